@@ -1,0 +1,1 @@
+"""pytest hooks; each a few lines that delegate."""
