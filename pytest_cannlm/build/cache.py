@@ -1,0 +1,133 @@
+"""The build cache: content-addressed folders, one per step and key, safe between processes.
+
+A folder appears under its final name only when it is complete: it is written beside it and renamed. Whoever needs an
+entry holds its lock meanwhile, so two processes never do the same work; the one that waits says so. An entry whose
+files no longer have the recorded sizes is made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from pytest_cannlm.errors import EnvironmentFailure
+from pytest_cannlm.progress import Progress
+
+_ENTRY = "entry.json"
+_LOCK_LIMIT_S = 3600.0
+
+
+@dataclass(frozen=True)
+class CacheResult:
+    """A complete entry: its folder, whether it was there already, and how long it took, lock wait included."""
+
+    folder: Path
+    cached: bool
+    seconds: float
+
+
+def key_of(facts: Mapping[str, Any]) -> str:
+    """The key of an entry: the first 24 hex digits of the sha256 of ``facts`` as canonical JSON."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
+
+
+class BuildCache:
+    """Entries under ``root / step / key``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def find(self, step: str, key: str) -> Path | None:
+        """The folder of a complete entry, or None. Takes no lock: a complete entry never changes."""
+        folder = self.root / step / key
+        return folder if _intact(folder) else None
+
+    def obtain(self, step: str, key: str, make: Callable[[Path], None], progress: Progress) -> CacheResult:
+        """The entry, made by ``make(folder)`` if it is missing or damaged.
+
+        Raises:
+            EnvironmentFailure: the cache cannot be written, or another process holds the entry for an hour.
+        """
+        began = time.monotonic()
+        folder = self.root / step / key
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EnvironmentFailure(
+                "the build cache cannot be written", file=folder.parent, found=error,
+                remedy="choose another folder with --npu-cache or CANNLM_CACHE",
+            ) from error
+        with _locked(folder.with_name(f"{key}.lock"), step, progress):
+            if _intact(folder):
+                return CacheResult(folder, True, time.monotonic() - began)
+            if folder.exists():
+                progress.say(f"{step}: cache entry {key} is damaged and is made again")
+                shutil.rmtree(folder)
+            partial = folder.with_name(f"{key}.partial")
+            shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed; we hold its lock
+            partial.mkdir()
+            try:
+                make(partial)
+                _seal(partial)
+                partial.replace(folder)
+            except BaseException:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
+        return CacheResult(folder, False, time.monotonic() - began)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give ``target`` the content of ``source``: by a hard link where the file system has them, else by a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def files_below(folder: Path) -> list[Path]:
+    """All files below ``folder``, relative and sorted; the cache's own record is left out."""
+    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in found if path != Path(_ENTRY))
+
+
+def _seal(folder: Path) -> None:
+    sizes = {path.as_posix(): (folder / path).stat().st_size for path in files_below(folder)}
+    (folder / _ENTRY).write_text(json.dumps({"files": sizes}, indent=1), encoding="utf-8")
+
+
+def _intact(folder: Path) -> bool:
+    try:
+        sizes = json.loads((folder / _ENTRY).read_text(encoding="utf-8"))["files"]
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+@contextmanager
+def _locked(path: Path, what: str, progress: Progress) -> Iterator[None]:
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        progress.say(f"{what}: waiting for another process that makes the same entry ({path})")
+        try:
+            lock.acquire(timeout=_LOCK_LIMIT_S)
+        except Timeout as error:
+            raise EnvironmentFailure(
+                "another process held a cache entry for too long", file=path,
+                remedy="end that process; its lock goes with it",
+            ) from error
+    try:
+        yield
+    finally:
+        lock.release()

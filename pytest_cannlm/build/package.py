@@ -1,0 +1,264 @@
+"""Step 4 and after: the folder that the LM Engine loads, its manifest, and copies of it that claim something else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_cannlm import __version__
+from pytest_cannlm.build.cache import link_or_copy
+from pytest_cannlm.build.recipe import Recipe
+from pytest_cannlm.build.weights import COEFFICIENT_FILE, WEIGHT_FILE, Coefficients
+from pytest_cannlm.container.kirin import relabel_omc
+from pytest_cannlm.errors import PackageError, UsageError
+from pytest_cannlm.models.config import DecoderConfig
+from pytest_cannlm.models.tokenizer import TokenizerSpec
+
+PACKAGE_DIR = "package"
+MANIFEST = "manifest.json"
+MANIFEST_SCHEMA = 1
+DAMAGES = ("truncate", "header", "missing-weights")
+"""What :func:`relabel` can break: weights cut short, container header destroyed, weight file missing."""
+
+_DEFAULT_NEW_TOKENS = 128
+
+
+@dataclass(frozen=True)
+class PackageFolder:
+    """A package on disk with the manifest beside it, if there is one.
+
+    Attributes:
+        package: the folder that the engine loads.
+        manifest: path of ``manifest.json``, or None for a package made elsewhere.
+        data: what the manifest says; empty without one.
+    """
+
+    package: Path
+    manifest: Path | None
+    data: Mapping[str, Any]
+
+    @property
+    def coefficients(self) -> Path | None:
+        """The coefficient file beside the manifest, if it is there."""
+        found = self.package.parent / COEFFICIENT_FILE
+        return found if found.is_file() else None
+
+
+def locate_package(path: Path) -> PackageFolder:
+    """The package at ``path``: the folder that the engine loads, or the one above it that also holds the manifest.
+
+    Raises:
+        PackageError: there is no package, or the manifest is not readable.
+    """
+    inner = path / PACKAGE_DIR
+    package = inner if (inner / "executor.json").is_file() else path
+    if not (package / "executor.json").is_file():
+        raise PackageError(
+            "not a model package", file=path, found="no executor.json",
+            expected="a folder made by 'cannlm build', or one with executor.json", code="PACKAGE_INCOMPLETE",
+        )
+    manifest = package.parent / MANIFEST
+    if package.name != PACKAGE_DIR or not manifest.is_file():
+        return PackageFolder(package, None, {})
+    try:
+        data = json.loads(manifest.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise PackageError("the manifest is not JSON", file=manifest, found=error) from error
+    return PackageFolder(package, manifest, data)
+
+
+def base_name(recipe: Recipe) -> str:
+    """File name stem of a package's model files: letters, digits and underscores, as the converters demand."""
+    kept = "".join(c if c.isascii() and c.isalnum() else "_" for c in f"{recipe.model}_{recipe.scheme}")
+    return kept.strip("_").lower()
+
+
+def embedding_stem(recipe: Recipe) -> str:
+    """Stem of the two embedding files."""
+    return f"{base_name(recipe)}_{recipe.prefill}_{recipe.context}"
+
+
+def executor_settings(recipe: Recipe, config: DecoderConfig, tokens: int) -> dict[str, Any]:
+    """executor.json: what the engine is told about the model. ``tokens`` is the number of ids that have a token."""
+    return {
+        "version": 1,
+        "engine_type": "autoregressive",
+        "llm_config": {
+            "bos_token_id": _first(config.bos_token_id, *config.eos_token_ids),
+            "eos_token_id": _first(*(token for _, ids in config.eos_sources for token in ids)),
+            "pad_token_id": _first(config.pad_token_id),
+            "kv_cache_max_len": recipe.context,
+            "sliding_window_len": 0,
+            "max_position_embeddings": config.max_position_embeddings,
+            "num_attention_heads": config.heads,
+            "num_attention_kv_heads": config.kv_heads,
+            "num_attention_head_dims": config.head_dim,
+            "num_hidden_layers": config.layers,
+            "prefill_len": recipe.prefill,
+            "decode_len": 1,
+            "vocab_size": config.vocab_size,
+            "vocab_real_size": tokens,
+            "use_output_pos": False,
+            "max_io_tokens": 2 * recipe.context,
+            "hidden_size": config.hidden_size,
+            "intermediate_size": config.intermediate_size,
+            "rms_norm_eps": config.rms_norm_eps,
+            "rope_theta": config.rope_theta,
+            "model_type": config.family,
+            "architectures": [config.architecture],
+            "torch_dtype": config.torch_dtype,
+            "tie_word_embeddings": config.tie_word_embeddings,
+            "embedding_weights": f"{embedding_stem(recipe)}.embedding_weights",
+            "embedding_dequant_scale": f"{embedding_stem(recipe)}.embedding_dequant_scale",
+            "embedding_input_type": "int8",
+        },
+        "tokenizer": {"type": "bpe", "path": "tokenizer.json"},
+        "autoregressive": {"model_path": f"{base_name(recipe)}.omc", "weight_path": "./"},
+    }
+
+
+def context_settings(stop: Sequence[str]) -> dict[str, Any]:
+    """context.json: how to generate unless a request says otherwise. Greedy, so that tests repeat."""
+    return {
+        "version": 1,
+        "engine_type": "autoregressive",
+        "generate_options": {
+            "callback_freq": 1,
+            "max_gen_tokens": _DEFAULT_NEW_TOKENS,
+            "stop_sequence": list(stop),
+            "init_token_len": 0,
+        },
+        "sampler": {
+            "do_sample": False,
+            "seed": 99,
+            "top-k": 20,
+            "top-p": 0.95,
+            "temperature": 0.7,
+            "repetition_penalty": 1.0,
+        },
+    }
+
+
+def manifest_of(
+    *,
+    recipe: Recipe,
+    config: DecoderConfig,
+    digest: str,
+    spec: TokenizerSpec,
+    coefficients: Coefficients,
+    package: Path,
+    parents: Mapping[str, str],
+) -> dict[str, Any]:
+    """The manifest: where the package came from and what every file of it must look like."""
+    parts = [part for matrix in coefficients.matrices.values() for part in matrix.parts]
+    worst = min(parts, key=lambda part: part.sqnr_db)
+    return {
+        "schema": MANIFEST_SCHEMA,
+        "created_by": f"pytest-cannlm {__version__}",
+        "simulated": recipe.converter == "simulated",
+        "model": {
+            "name": recipe.model,
+            "family": config.family,
+            "digest": digest,
+            "checkpoint": str(recipe.checkpoint),
+            "parameters": _parameters(config, coefficients),
+            "config": asdict(config),
+        },
+        "build": {
+            **recipe.facts("quantize", "export", "convert"),
+            "group_sizes": sorted({m.group_size for m in coefficients.matrices.values() if m.format == "w4"}),
+        },
+        "tokenizer": {
+            "chat_template": spec.chat_template,
+            "bos_token": spec.bos_token,
+            "eos_token": spec.eos_token,
+            "add_bos": spec.add_bos,
+            "eos_token_ids": list(config.eos_token_ids),
+            "eos_sources": {source: list(ids) for source, ids in config.eos_sources},
+        },
+        "quality": {
+            "sqnr_db_min": _json_number(worst.sqnr_db),
+            "sqnr_db_min_tensor": worst.tensor,
+            "negative_share_min": min(part.negative_share for part in parts),
+            "tensors": len(parts),
+        },
+        "files": {
+            path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in sorted(package.iterdir())
+        },
+        "parents": dict(parents),
+    }
+
+
+def sha256_of(path: Path) -> str:
+    """sha256 of a file's content in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def relabel(
+    source: PackageFolder, dest: Path, *, cann: str | None = None, chip: str | None = None, damage: str | None = None
+) -> PackageFolder:
+    """A copy of a package that claims to be built for another CANN or chip, or is damaged, and is otherwise the same.
+
+    Args:
+        source: the package to copy; it stays as it is.
+        dest: folder to create; it must not exist.
+        cann: CANN version that the copy claims.
+        chip: chip that the copy claims.
+        damage: one of :data:`DAMAGES`.
+    """
+    if damage is not None and damage not in DAMAGES:
+        raise UsageError("unknown damage", field="damage", found=damage, expected="one of " + ", ".join(DAMAGES))
+    package = dest / PACKAGE_DIR
+    package.mkdir(parents=True)
+    for file in source.package.iterdir():
+        if file.suffix == ".omc" and (cann or chip):
+            relabel_omc(file, package / file.name, build_version=cann, chip=chip)
+        else:
+            link_or_copy(file, package / file.name)
+    _break(package, damage)
+    if source.manifest is None:
+        return PackageFolder(package, None, {})
+    data = json.loads(source.manifest.read_text(encoding="utf-8"))
+    data["build"] |= {key: value for key, value in (("cann", cann), ("chip", chip)) if value}
+    manifest = dest / MANIFEST
+    manifest.write_text(json.dumps(data, indent=1), encoding="utf-8")
+    return PackageFolder(package, manifest, data)
+
+
+def _break(package: Path, damage: str | None) -> None:
+    if damage is None:
+        return
+    weights, container = package / WEIGHT_FILE, next(package.glob("*.omc"))
+    if damage == "missing-weights":
+        weights.unlink()
+        return
+    broken = weights if damage == "truncate" else container
+    whole = package / f"{broken.name}.copy"
+    shutil.copyfile(broken, whole)  # never through the link: the original must stay whole
+    with whole.open("r+b") as file:
+        if damage == "truncate":
+            file.truncate(whole.stat().st_size // 2)
+        else:
+            file.write(b"\0" * 16)
+    whole.replace(broken)
+
+
+def _first(*ids: int | None) -> int:
+    """The first id that is given; the engine has one slot each, where a checkpoint can name several or none."""
+    return next((token for token in ids if token is not None), 0)
+
+
+def _parameters(config: DecoderConfig, coefficients: Coefficients) -> int:
+    weights = sum(matrix.rows * matrix.columns for name, matrix in coefficients.matrices.items() if name != "lm_head")
+    tables = 1 if config.tie_word_embeddings else 2
+    return weights + tables * config.vocab_size * config.hidden_size
+
+
+def _json_number(value: float) -> float | str:
+    return value if value == value and abs(value) != float("inf") else str(value)

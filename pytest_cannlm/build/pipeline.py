@@ -1,0 +1,236 @@
+"""The four steps in order, each with a cache entry of its own."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from pytest_cannlm.build import decoder
+from pytest_cannlm.build.cache import BuildCache, CacheResult, files_below, key_of, link_or_copy
+from pytest_cannlm.build.convert import Exported, convert
+from pytest_cannlm.build.package import (
+    MANIFEST,
+    PACKAGE_DIR,
+    base_name,
+    context_settings,
+    embedding_stem,
+    executor_settings,
+    manifest_of,
+)
+from pytest_cannlm.build.quantize import Formats, write_weights
+from pytest_cannlm.build.recipe import Recipe
+from pytest_cannlm.build.runtime_form import runtime_form
+from pytest_cannlm.build.schemes import quantize_w8, scheme_named
+from pytest_cannlm.build.source import Source
+from pytest_cannlm.build.weights import COEFFICIENT_FILE, WEIGHT_FILE, Coefficients
+from pytest_cannlm.errors import UsageError
+from pytest_cannlm.models.checkpoint import Checkpoint, checkpoint_digest, open_checkpoint
+from pytest_cannlm.progress import Progress
+
+STEPS = ("quantize", "export", "convert", "assemble")
+
+_FORMAT = 1
+"""Part of every cache key; raised when what a step writes changes."""
+_GRAPH = "runtime.onnx"
+_EMBEDDING_ROWS = "embedding.int8"
+_EMBEDDING_SCALES = "embedding.scales"
+_EMBEDDING_CHUNK = 8192
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What became of one step."""
+
+    step: str
+    cached: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class BuiltPackage:
+    """A finished build."""
+
+    package: Path
+    manifest: Path
+    steps: tuple[StepResult, ...]
+
+    @property
+    def cached(self) -> bool:
+        """Whether nothing had to be built."""
+        return all(step.cached for step in self.steps)
+
+
+def build(recipe: Recipe, *, cache: Path, progress: Progress, out: Path | None = None) -> BuiltPackage:
+    """Build a package, or find it in the cache.
+
+    Args:
+        recipe: what to build.
+        cache: root of the cache folders.
+        progress: told about every step.
+        out: folder that gets a copy of package and manifest; it must not hold anything yet.
+
+    Raises:
+        UsageError, BadInputError, BuildError, EnvironmentFailure: each names file, field and remedy.
+    """
+    recipe = recipe.validated()
+    if out is not None and out.exists() and any(out.iterdir()):
+        raise UsageError("the output folder is not empty", file=out, remedy="name another one or empty it")
+    built = _Build(recipe, cache, progress).run()
+    return built if out is None else _copy_to(built, out)
+
+
+class _Build:
+    """One build: the recipe with its cache keys. Every step needs the folder of the one before it."""
+
+    def __init__(self, recipe: Recipe, cache: Path, progress: Progress) -> None:
+        self._recipe, self._progress = recipe, progress
+        self._cache = BuildCache(cache / "builds")
+        self._digest = checkpoint_digest(recipe.checkpoint, memo=cache / "hashes")
+        self._keys: dict[str, str] = {}
+        facts: dict[str, Any] = {"format": _FORMAT, "checkpoint": self._digest}
+        for step in STEPS:
+            facts |= recipe.facts(step)
+            self._keys[step] = key_of({"step": step, **facts})
+
+    def run(self) -> BuiltPackage:
+        label = f"{self._recipe.model} {self._recipe.scheme}"
+        began = time.monotonic()
+        ready = self._cache.find("assemble", self._keys["assemble"])
+        if ready is not None:
+            seconds = time.monotonic() - began
+            self._progress.say(f"{label}: all four steps cached, nothing to build")
+            return self._result(ready, [StepResult(step, True, seconds / len(STEPS)) for step in STEPS])
+        results: list[StepResult] = []
+
+        def step(name: str, make: Callable[[Path], None]) -> Path:
+            found = self._obtain(f"{label}: {name}", name, make)
+            results.append(StepResult(name, found.cached, found.seconds))
+            return found.folder
+
+        quantized = step("quantize", self._quantize)
+        exported = step("export", lambda folder: self._export(quantized, folder))
+        converted = step("convert", lambda folder: self._convert(quantized, exported, folder))
+        assembled = step("assemble", lambda folder: self._assemble(quantized, converted, folder))
+        return self._result(assembled, results)
+
+    def _obtain(self, label: str, name: str, make: Callable[[Path], None]) -> CacheResult:
+        with self._progress.task(label) as task:
+            found = self._cache.obtain(name, self._keys[name], make, self._progress)
+            task.note("cached" if found.cached else "built")
+            return found
+
+    def _result(self, folder: Path, steps: list[StepResult]) -> BuiltPackage:
+        return BuiltPackage(folder / PACKAGE_DIR, folder / MANIFEST, tuple(steps))
+
+    def _quantize(self, folder: Path) -> None:
+        recipe = self._recipe
+        scheme = scheme_named(recipe.scheme)
+        with open_checkpoint(recipe.checkpoint) as checkpoint:
+            if recipe.context > checkpoint.config.max_position_embeddings:
+                raise UsageError(
+                    "context is longer than the model was made for", field="context", found=recipe.context,
+                    expected=f"at most {checkpoint.config.max_position_embeddings}",
+                )
+            coefficients = write_weights(
+                config=checkpoint.config,
+                read=checkpoint.read,
+                rows_of=lambda name: checkpoint.tensors[name].shape[0],
+                formats=Formats(scheme.projections, scheme.lm_head, recipe.group_size),
+                scheme=scheme.name,
+                positions=recipe.context,
+                path=folder / WEIGHT_FILE,
+                progress=self._progress,
+            )
+            coefficients.save(folder / COEFFICIENT_FILE)
+            _write_embedding(checkpoint, folder)
+            Source(checkpoint.config, checkpoint.tokenizer()).save(folder)
+
+    def _export(self, quantized: Path, folder: Path) -> None:
+        coefficients = Coefficients.load(quantized / COEFFICIENT_FILE)
+        model = runtime_form(Source.load(quantized).config, coefficients)
+        onnx.checker.check_model(_structure(model))
+        (folder / _GRAPH).write_bytes(model.SerializeToString(deterministic=True))
+
+    def _convert(self, quantized: Path, exported: Path, folder: Path) -> None:
+        convert(
+            self._recipe,
+            Exported(
+                config=Source.load(quantized).config,
+                runtime_graph=exported / _GRAPH,
+                weight_size=(quantized / WEIGHT_FILE).stat().st_size,
+            ),
+            folder / f"{base_name(self._recipe)}.omc",
+        )
+
+    def _assemble(self, quantized: Path, converted: Path, folder: Path) -> None:
+        recipe, source = self._recipe, Source.load(quantized)
+        package = folder / PACKAGE_DIR
+        package.mkdir()
+        stem = embedding_stem(recipe)
+        for origin, name in (
+            (quantized / WEIGHT_FILE, WEIGHT_FILE),
+            (quantized / _EMBEDDING_ROWS, f"{stem}.embedding_weights"),
+            (quantized / _EMBEDDING_SCALES, f"{stem}.embedding_dequant_scale"),
+            (converted / f"{base_name(recipe)}.omc", f"{base_name(recipe)}.omc"),
+        ):
+            link_or_copy(origin, package / name)
+        (package / "tokenizer.json").write_text(source.spec.engine_json(), encoding="utf-8")
+        _write_json(package / "executor.json", executor_settings(recipe, source.config, source.token_count()))
+        _write_json(package / "context.json", context_settings(source.end_of_text()))
+        link_or_copy(quantized / COEFFICIENT_FILE, folder / COEFFICIENT_FILE)
+        manifest = manifest_of(
+            recipe=recipe,
+            config=source.config,
+            digest=self._digest,
+            spec=source.spec,
+            coefficients=Coefficients.load(quantized / COEFFICIENT_FILE),
+            package=package,
+            parents={step: self._keys[step] for step in STEPS[:-1]},
+        )
+        _write_json(folder / MANIFEST, manifest)
+
+
+def _write_embedding(checkpoint: Checkpoint, folder: Path) -> None:
+    """The two embedding files: int8 rows and one float32 scale per row, scale = max(abs(row)) / 127."""
+    rows = checkpoint.tensors[decoder.EMBEDDING].shape[0]
+    with (folder / _EMBEDDING_ROWS).open("wb") as codes_file, (folder / _EMBEDDING_SCALES).open("wb") as scales_file:
+        for start in range(0, rows, _EMBEDDING_CHUNK):
+            codes, scales = quantize_w8(
+                checkpoint.read(decoder.EMBEDDING, slice(start, min(start + _EMBEDDING_CHUNK, rows)))
+            )
+            codes_file.write(codes.data)
+            scales_file.write(np.ascontiguousarray(scales, "<f4").data)
+
+
+def _structure(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its external weights as inputs, so that the checker looks at the graph and not for files."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    del bare.graph.initializer[:]
+    for tensor in model.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            bare.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        else:
+            bare.graph.initializer.append(tensor)
+    return bare
+
+
+def _write_json(path: Path, document: Any) -> None:
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False), encoding="utf-8")
+
+
+def _copy_to(built: BuiltPackage, out: Path) -> BuiltPackage:
+    """Copy a cached package out; links would let an edit of the copy damage the cache."""
+    source = built.manifest.parent
+    for path in files_below(source):
+        target = out / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((source / path).read_bytes())
+    return BuiltPackage(out / PACKAGE_DIR, out / MANIFEST, built.steps)

@@ -1,0 +1,48 @@
+"""What the later steps need of a checkpoint beside its weights, kept in the quantize step's cache entry.
+
+With it no later step opens the checkpoint again, and a second run does not open it at all.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pytest_cannlm.models.config import DecoderConfig
+from pytest_cannlm.models.tokenizer import Tokenizer, TokenizerSpec
+
+_FILE = "source.json"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Configuration and tokenizer of a checkpoint."""
+
+    config: DecoderConfig
+    spec: TokenizerSpec
+
+    def save(self, folder: Path) -> None:
+        """Keep it in ``folder``."""
+        document = {"config": asdict(self.config), "tokenizer": asdict(self.spec)}
+        (folder / _FILE).write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> Source:
+        """Read it back from ``folder``."""
+        document = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+        config = document["config"]
+        config["eos_token_ids"] = tuple(config["eos_token_ids"])
+        config["eos_sources"] = tuple((source, tuple(ids)) for source, ids in config["eos_sources"])
+        config["unknown_fields"] = tuple(config["unknown_fields"])
+        return cls(DecoderConfig(**config), TokenizerSpec(**document["tokenizer"]))
+
+    def end_of_text(self) -> list[str]:
+        """Texts of every end-of-text id that has one: the engine takes a single id, the rest go in as stop sequences."""
+        tokenizer = Tokenizer(self.spec)
+        texts = (tokenizer.token_text(token) for token in self.config.eos_token_ids)
+        return [text for text in texts if text]
+
+    def token_count(self) -> int:
+        """Ids that have a token; the embedding can have more rows."""
+        return min(Tokenizer(self.spec).vocab_size, self.config.vocab_size)
