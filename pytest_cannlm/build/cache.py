@@ -64,7 +64,9 @@ class BuildCache:
             folder.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise EnvironmentFailure(
-                "the build cache cannot be written", file=folder.parent, found=error,
+                "the build cache cannot be written",
+                file=folder.parent,
+                found=error,
                 remedy="choose another folder with --npu-cache or CANNLM_CACHE",
             ) from error
         with _locked(folder.with_name(f"{key}.lock"), step, progress):
@@ -124,7 +126,8 @@ def _locked(path: Path, what: str, progress: Progress) -> Iterator[None]:
             lock.acquire(timeout=_LOCK_LIMIT_S)
         except Timeout as error:
             raise EnvironmentFailure(
-                "another process held a cache entry for too long", file=path,
+                "another process held a cache entry for too long",
+                file=path,
                 remedy="end that process; its lock goes with it",
             ) from error
     try:

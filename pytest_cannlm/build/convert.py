@@ -29,7 +29,7 @@ class Exported:
 
 
 class Converter(Protocol):
-    """Makes the compiled model. It is never believed: the caller checks that the file is there and is what was asked."""
+    """Makes the compiled model. Its success is never believed: :func:`convert` checks the file."""
 
     name: str
 
@@ -38,9 +38,11 @@ class Converter(Protocol):
 
 
 class SimulatedConverter:
-    """Stands in for the vendor's converters: writes the container that they would write, marked as simulated, around the
-    graph that the simulated NPU runs. Device inputs and outputs are declared with the engine's names and types, the KV
-    cache in fp16 as the converter's command line asks for it."""
+    """Stands in for the vendor's converters: writes the container that they would write, marked as simulated.
+
+    Inside is the graph that the simulated NPU runs. Inputs and outputs are declared with the engine's names and types,
+    the KV cache in fp16 as the vendor's command line asks for it.
+    """
 
     name = "simulated"
 
@@ -74,7 +76,9 @@ def convert(recipe: Recipe, exported: Exported, target: Path) -> None:
     made = read_simulated(target)
     if (made.chip, made.build_version) != (recipe.chip, recipe.cann):
         raise BuildError(
-            "the converter made something else", file=target, found=f"{made.chip}, CANN {made.build_version}",
+            "the converter made something else",
+            file=target,
+            found=f"{made.chip}, CANN {made.build_version}",
             expected=f"{recipe.chip}, CANN {recipe.cann}",
         )
 

@@ -5,8 +5,8 @@ takes) and the *runtime form* (what ONNX Runtime runs fast) is behind :class:`Fo
 enter and leave, and how attention reaches its KV cache.
 
 RMSNorm: ``x / sqrt(mean(x^2) + eps) * weight`` (Zhang and Sennrich, 2019). Rotary position embedding in the half-split
-form: ``x * cos + rotate_half(x) * sin`` (Su et al., 2021). Attention: ``softmax(q k^T / sqrt(d) + mask) v``, query heads
-in groups that share a KV head. MLP: ``down(silu(gate(x)) * up(x))``.
+form: ``x * cos + rotate_half(x) * sin`` (Su et al., 2021). Attention: ``softmax(q k^T / sqrt(d) + mask) v``, groups of
+query heads sharing a KV head. MLP: ``down(silu(gate(x)) * up(x))``.
 """
 
 from __future__ import annotations

@@ -110,11 +110,19 @@ def for_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
 
 class _Engine:
     def __init__(
-        self, g: GraphWriter, config: DecoderConfig, context: int, tensor: TensorRows, writer: WeightWriter, location: str
+        self,
+        g: GraphWriter,
+        config: DecoderConfig,
+        context: int,
+        tensor: TensorRows,
+        writer: WeightWriter,
+        location: str,
     ) -> None:
         self._config, self._tensor, self._writer, self._location = config, tensor, writer, location
-        cos, sin = (g.constant(name, table, "float32") for name, table in zip(
-            ("rope_cos", "rope_sin"), decoder.rope_tables(config, context), strict=True))
+        cos, sin = (
+            g.constant(name, table, "float32")
+            for name, table in zip(("rope_cos", "rope_sin"), decoder.rope_tables(config, context), strict=True)
+        )
         flat = g.op("Reshape", ["position_ids", g.constant("flat", [-1], "int64")], "/positions")
         heads = g.constant("rope_shape", [-1, 1, config.head_dim], "int64")
         self._cos = g.op("Reshape", [g.op("Gather", [cos, flat], "/rope/cos_rows", axis=0), heads], "/rope/cos")
@@ -151,7 +159,9 @@ class _Engine:
             g, f"past_value_in{layer}", self._reshape(g, v, rows, f"{at}/v_rows"), f"past_value{layer}"
         )
         scale = g.constant("attention_scale", c.head_dim**-0.5, "float32")
-        q = self._reshape(g, g.op("Mul", [q, scale], f"{at}/q_scaled"), [-1, c.kv_heads, groups, c.head_dim], f"{at}/q4")
+        q = self._reshape(
+            g, g.op("Mul", [q, scale], f"{at}/q_scaled"), [-1, c.kv_heads, groups, c.head_dim], f"{at}/q4"
+        )
         q = g.op("Transpose", [q], f"{at}/q_transposed", perm=[1, 2, 0, 3])
         keys = g.op("Transpose", [key], f"{at}/keys", perm=[1, 2, 3, 0])
         scores = g.op("Add", [g.op("MatMul", [q, keys], f"{at}/scores"), "attention_mask"], f"{at}/masked")

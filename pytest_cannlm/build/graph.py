@@ -71,7 +71,14 @@ class GraphWriter:
         return self.ops(kind, inputs, name, [name], domain=domain, **attributes)[0]
 
     def ops(
-        self, kind: str, inputs: Sequence[str], name: str, outputs: Sequence[str], *, domain: str = "", **attributes: Any
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        name: str,
+        outputs: Sequence[str],
+        *,
+        domain: str = "",
+        **attributes: Any,
     ) -> list[str]:
         """Add a node with several outputs of the given names."""
         node = helper.make_node(kind, list(inputs), list(outputs), name=name, domain=domain or None, **attributes)

@@ -59,8 +59,11 @@ def locate_package(path: Path) -> PackageFolder:
     package = inner if (inner / "executor.json").is_file() else path
     if not (package / "executor.json").is_file():
         raise PackageError(
-            "not a model package", file=path, found="no executor.json",
-            expected="a folder made by 'cannlm build', or one with executor.json", code="PACKAGE_INCOMPLETE",
+            "not a model package",
+            file=path,
+            found="no executor.json",
+            expected="a folder made by 'cannlm build', or one with executor.json",
+            code="PACKAGE_INCOMPLETE",
         )
     manifest = package.parent / MANIFEST
     if package.name != PACKAGE_DIR or not manifest.is_file():

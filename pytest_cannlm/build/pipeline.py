@@ -135,7 +135,9 @@ class _Build:
         with open_checkpoint(recipe.checkpoint) as checkpoint:
             if recipe.context > checkpoint.config.max_position_embeddings:
                 raise UsageError(
-                    "context is longer than the model was made for", field="context", found=recipe.context,
+                    "context is longer than the model was made for",
+                    field="context",
+                    found=recipe.context,
                     expected=f"at most {checkpoint.config.max_position_embeddings}",
                 )
             coefficients = write_weights(
@@ -146,6 +148,7 @@ class _Build:
                 scheme=scheme.name,
                 positions=recipe.context,
                 path=folder / WEIGHT_FILE,
+                label=f"weights to {scheme.name}",
                 progress=self._progress,
             )
             coefficients.save(folder / COEFFICIENT_FILE)

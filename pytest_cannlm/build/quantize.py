@@ -76,6 +76,7 @@ def write_weights(
     scheme: str,
     positions: int,
     path: Path,
+    label: str,
     progress: Progress,
 ) -> Coefficients:
     """Write every matrix, norm and rotary table of the decoder to ``path``.
@@ -88,6 +89,7 @@ def write_weights(
         scheme: name recorded in the coefficients.
         positions: length of the rotary tables.
         path: the weight file.
+        label: what progress is reported as.
         progress: told about every chunk.
 
     Raises:
@@ -100,7 +102,7 @@ def write_weights(
     with (
         WeightWriter(path) as writer,
         ThreadPoolExecutor(_WORKERS) as pool,
-        progress.task(f"quantize ({scheme})", total=total, unit="rows") as task,
+        progress.task(f"  {label}", total=total, unit="rows") as task,
     ):
         for matrix in matrices:
             columns = read(matrix.parts[0], slice(0, 1)).shape[1]

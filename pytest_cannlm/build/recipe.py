@@ -57,7 +57,9 @@ class Recipe:
             raise _unknown("converter", self.converter, KNOWN_CONVERTERS)
         if self.converter not in CONVERTERS:
             raise EnvironmentFailure(
-                "this version cannot drive the converter", field="converter", found=self.converter,
+                "this version cannot drive the converter",
+                field="converter",
+                found=self.converter,
                 expected=f"one of {', '.join(CONVERTERS)}",
                 remedy="build for the simulated NPU with --converter simulated",
             )
@@ -67,7 +69,9 @@ class Recipe:
             raise _unknown("group_size", self.group_size, GROUP_SIZES)
         if self.context < MIN_CONTEXT or self.context % self.prefill:
             raise UsageError(
-                "context does not fit the prefill length", field="context", found=self.context,
+                "context does not fit the prefill length",
+                field="context",
+                found=self.context,
                 expected=f"a multiple of {self.prefill}, at least {MIN_CONTEXT}",
             )
         versions.parse(self.cann)

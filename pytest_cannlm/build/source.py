@@ -6,13 +6,27 @@ With it no later step opens the checkpoint again, and a second run does not open
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from pytest_cannlm.models.config import DecoderConfig
 from pytest_cannlm.models.tokenizer import Tokenizer, TokenizerSpec
 
 _FILE = "source.json"
+
+
+def config_from_json(data: Mapping[str, Any]) -> DecoderConfig:
+    """A configuration from what ``dataclasses.asdict`` and JSON made of it."""
+    return DecoderConfig(
+        **{
+            **data,
+            "eos_token_ids": tuple(data["eos_token_ids"]),
+            "eos_sources": tuple((source, tuple(ids)) for source, ids in data["eos_sources"]),
+            "unknown_fields": tuple(data["unknown_fields"]),
+        }
+    )
 
 
 @dataclass(frozen=True)
@@ -31,11 +45,7 @@ class Source:
     def load(cls, folder: Path) -> Source:
         """Read it back from ``folder``."""
         document = json.loads((folder / _FILE).read_text(encoding="utf-8"))
-        config = document["config"]
-        config["eos_token_ids"] = tuple(config["eos_token_ids"])
-        config["eos_sources"] = tuple((source, tuple(ids)) for source, ids in config["eos_sources"])
-        config["unknown_fields"] = tuple(config["unknown_fields"])
-        return cls(DecoderConfig(**config), TokenizerSpec(**document["tokenizer"]))
+        return cls(config_from_json(document["config"]), TokenizerSpec(**document["tokenizer"]))
 
     def end_of_text(self) -> list[str]:
         """Texts of every end-of-text id that has one: the engine takes a single id, the rest go in as stop sequences."""

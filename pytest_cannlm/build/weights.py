@@ -104,7 +104,9 @@ class Coefficients:
         """Read a coefficient file; BuildError if it is of another schema."""
         document = json.loads(path.read_text(encoding="utf-8"))
         if document.get("schema") != SCHEMA:
-            raise BuildError("coefficient file of another schema", file=path, found=document.get("schema"), expected=SCHEMA)
+            raise BuildError(
+                "coefficient file of another schema", file=path, found=document.get("schema"), expected=SCHEMA
+            )
         return cls(
             scheme=document["scheme"],
             matrices={name: _matrix(data) for name, data in document["matrices"].items()},

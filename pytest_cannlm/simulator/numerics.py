@@ -2,8 +2,8 @@
 
 *faithful*: 4-bit kernels keep their activations exact, and every result that the NPU would hold in fp16 is rounded to
 fp16 (to nearest even, overflow to infinity) by a pair of Casts behind the node that makes it. Nodes whose name ends in
-``.f32`` are computed in float32 on the NPU as well: the squares of an RMSNorm, partial sums of one matrix product, and
-the logits, which the engine's interface returns as float32.
+``.f32`` are the inside of what the NPU runs as one operator (RMSNorm, RoPE, SiLU, partial sums of one matrix product),
+and the logits, which the engine's interface returns as float32. That those operators keep float32 inside is assumed.
 
 *fast*: kernels quantize activations to int8 and nothing is rounded. Texts are similar, numbers are not those of the NPU.
 

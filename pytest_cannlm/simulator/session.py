@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,8 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime as ort
-
-from pytest_cannlm.models.config import DecoderConfig
 
 Float32 = npt.NDArray[np.float32]
 
@@ -30,6 +29,15 @@ class EmbeddingRows(Protocol):
         """float32 rows [n, hidden] of the ids [n]."""
 
 
+@dataclass(frozen=True)
+class Shape:
+    """Shape of a KV cache: ``layers`` times keys and values of [kv_heads, positions, head_dim]."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+
+
 class DecoderSession:
     """One decoder with one KV cache. Not thread-safe; positions are appended, and can be taken back by :meth:`rewind`.
 
@@ -43,7 +51,7 @@ class DecoderSession:
         model: onnx.ModelProto,
         *,
         weights_dir: Path,
-        config: DecoderConfig,
+        shape: Shape,
         embedding: EmbeddingRows,
         chunk: int = 64,
         threads: int | None = None,
@@ -53,7 +61,7 @@ class DecoderSession:
         Args:
             model: the runtime form.
             weights_dir: folder that the external-data entries are relative to.
-            config: shape of the decoder.
+            shape: shape of its KV cache.
             embedding: gives embedding rows.
             chunk: positions per prefill step.
             threads: threads of ONNX Runtime; None lets it use every physical core.
@@ -63,7 +71,7 @@ class DecoderSession:
         options.intra_op_num_threads = threads or 0
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights_dir))
         self._session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        self._config, self._embedding, self._chunk = config, embedding, chunk
+        self._shape, self._embedding, self._chunk = shape, embedding, chunk
         self._outputs = [o.name for o in self._session.get_outputs()]
         self._keys: list[Float32] = []
         self._values: list[Float32] = []
@@ -111,7 +119,7 @@ class DecoderSession:
             "cache_split": np.array([past, count], np.int64),
             "logit_rows": wanted,
         }
-        for i in range(self._config.layers):
+        for i in range(self._shape.layers):
             feeds[f"past_key_in{i}"] = self._keys[i]
             feeds[f"past_value_in{i}"] = self._values[i]
         began = time.perf_counter()
@@ -120,7 +128,7 @@ class DecoderSession:
         end = start + count
         if end > past:
             self._resize(-(-end // _CACHE_STEP) * _CACHE_STEP)
-        for i in range(self._config.layers):
+        for i in range(self._shape.layers):
             self._keys[i][:, :, start:end] = fresh[2 * i]
             self._values[i][:, start:end, :] = fresh[2 * i + 1]
         self.length = end
@@ -136,7 +144,7 @@ class DecoderSession:
         return mask
 
     def _resize(self, capacity: int) -> None:
-        c, kept = self._config, self.length
+        c, kept = self._shape, self.length
         keys = [np.zeros((c.kv_heads, c.head_dim, capacity), np.float32) for _ in range(c.layers)]
         values = [np.zeros((c.kv_heads, capacity, c.head_dim), np.float32) for _ in range(c.layers)]
         for i in range(c.layers if kept else 0):

@@ -1,0 +1,160 @@
+"""What the simulated NPU reads of a package: the folder alone, never the checkpoint, the cache or the manifest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from pytest_cannlm.build.graph import ELEMENT_TYPES
+from pytest_cannlm.build.schemes import Format
+from pytest_cannlm.container.kirin import SimulatedModel, read_simulated
+from pytest_cannlm.errors import PackageError
+from pytest_cannlm.simulator.session import Shape
+
+_ITEM_BYTES = {ELEMENT_TYPES[name]: np.dtype(name).itemsize for name in ELEMENT_TYPES}
+_FORMAT_OF_ARRAY: dict[str, Format] = {"codes": "w4", "high": "w8", "low": "w8", "values": "fp16"}
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one decode step moves and computes, from the arrays that the graph names."""
+
+    bytes_by_format: Mapping[Format, int]
+    """Bytes of matrices, codes and scales, by the format of the matrix."""
+    projection_weights: int
+    """Weights of all matrices but the LM head."""
+    lm_head_weights: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all matrices."""
+        return sum(self.bytes_by_format.values())
+
+
+@dataclass(frozen=True)
+class EmbeddingFile:
+    """int8 rows with one float32 scale each, mapped from the package's two embedding files."""
+
+    rows: npt.NDArray[np.int8]
+    scales: npt.NDArray[np.float32]
+    half: bool
+    """Round what is handed out to fp16, as the NPU holds it."""
+
+    def __call__(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """float32 rows [n, hidden]: int8 row times its scale."""
+        values = self.rows[ids].astype(np.float32) * self.scales[ids][:, None]
+        return values.astype(np.float16).astype(np.float32) if self.half else values
+
+
+@dataclass(frozen=True)
+class LoadedPackage:
+    """A package as the engine sees it."""
+
+    folder: Path
+    executor: Mapping[str, Any]
+    context: Mapping[str, Any]
+    tokenizer_json: str
+    model: SimulatedModel
+    graph: onnx.ModelProto
+    load: Load
+
+    @property
+    def llm(self) -> Mapping[str, Any]:
+        """``llm_config`` of executor.json."""
+        config: Mapping[str, Any] = self.executor["llm_config"]
+        return config
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of the KV cache."""
+        llm = self.llm
+        return Shape(llm["num_hidden_layers"], llm["num_attention_kv_heads"], llm["num_attention_head_dims"])
+
+    def embedding(self, *, half: bool) -> EmbeddingFile:
+        """The embedding rows; ``half`` rounds them to fp16."""
+        rows, hidden = self.llm["vocab_size"], self.llm["hidden_size"]
+        weights, scales = self.embedding_files()
+        return EmbeddingFile(
+            np.memmap(weights, np.int8, "r", shape=(rows, hidden)),
+            np.fromfile(scales, "<f4").astype(np.float32),
+            half,
+        )
+
+    def embedding_files(self) -> tuple[Path, Path]:
+        """Paths of rows and scales."""
+        return self.folder / self.llm["embedding_weights"], self.folder / self.llm["embedding_dequant_scale"]
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of all files of the package."""
+        return sum(path.stat().st_size for path in self.folder.iterdir())
+
+
+def read_package(folder: Path) -> LoadedPackage:
+    """Read and cross-check a package folder.
+
+    Raises:
+        PackageError: a file is missing or says something that does not fit the others; a real package.
+        ContainerError: the ``.omc`` is damaged.
+    """
+    executor, context = _json(folder / "executor.json"), _json(folder / "context.json")
+    try:
+        llm, paths = executor["llm_config"], executor["autoregressive"]
+        model = read_simulated(folder / paths["model_path"])
+        tokenizer = (folder / executor["tokenizer"]["path"]).read_text(encoding="utf-8")
+        expected = llm["vocab_size"] * llm["hidden_size"], llm["vocab_size"] * 4
+        files = folder / llm["embedding_weights"], folder / llm["embedding_dequant_scale"]
+        context["generate_options"], context["sampler"]
+    except KeyError as error:
+        raise PackageError("a setting of the package is missing", file=folder, field=str(error.args[0])) from error
+    except OSError as error:
+        raise PackageError("a file of the package is missing", file=error.filename or folder) from error
+    for file, size in zip(files, expected, strict=True):
+        found = file.stat().st_size if file.is_file() else None
+        if found != size:
+            raise PackageError(
+                "embedding file does not fit executor.json", file=file, found=f"{found} bytes", expected=f"{size} bytes"
+            )
+    graph = onnx.load_model_from_string(model.runtime_graph)
+    return LoadedPackage(folder, executor, context, tokenizer, model, graph, _load_of(graph))
+
+
+def _load_of(graph: onnx.ModelProto) -> Load:
+    by_format: dict[Format, int] = {}
+    weights = {"lm_head": 0, "projections": 0}
+    sizes: dict[str, int] = {}
+    formats: dict[str, Format] = {}
+    for tensor in graph.graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        matrix, _, array = tensor.name.rpartition(".")
+        count = int(np.prod(tensor.dims))
+        sizes[matrix] = sizes.get(matrix, 0) + count * _ITEM_BYTES[tensor.data_type]
+        kind = _FORMAT_OF_ARRAY.get(array)
+        if kind is None:
+            continue
+        formats[matrix] = kind
+        if array != "low":
+            weights["lm_head" if matrix == "lm_head" else "projections"] += count * (1 if array == "values" else 2)
+    for matrix, kind in formats.items():
+        by_format[kind] = by_format.get(kind, 0) + sizes[matrix]
+    return Load(by_format, weights["projections"], weights["lm_head"])
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PackageError("a file of the package is missing", file=path, found=error.strerror) from error
+    except ValueError as error:
+        raise PackageError("a settings file of the package is not JSON", file=path, found=error) from error
+    if not isinstance(data, dict):
+        raise PackageError("a settings file of the package is not a JSON object", file=path, found=type(data).__name__)
+    return data
