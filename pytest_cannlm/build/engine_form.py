@@ -15,8 +15,8 @@ input                    dtype     shape                        meaning
 ``embed_scales``         float32   [1, S, 1]                    their scales; used by the first Mul
 =======================  ========  ===========================  ==================================================
 
-Outputs are ``lm_logits`` [1, S, vocabulary] and the whole updated ``past_key{i}`` and ``past_value{i}``. Order and names
-are those of the vendor's command line for language models.
+Outputs are ``lm_logits`` [1, S, vocabulary] and the whole updated ``past_key{i}`` and ``past_value{i}``. Order and
+names are those of the vendor's command line for language models.
 
 Index inputs are int32 because the converter refuses int64 there, although ONNX wants int64 indices for ScatterND: ONNX
 Runtime takes the graph only through :func:`for_onnxruntime`.

@@ -24,11 +24,11 @@ ELEMENT_TYPES: dict[str, int] = {
 }
 
 EXACT = ".f32"
-"""Nodes whose name ends so are computed in float32 on the NPU too; all other results are rounded to its number format."""
+"""Nodes whose name ends so are float32 on the NPU too; all other results are rounded to its number format."""
 
 
 class GraphWriter:
-    """Collects a graph node by node. Every value is named by the node that makes it, so names are stable between builds."""
+    """Collects a graph node by node. A value is named by the node that makes it: names are stable between builds."""
 
     def __init__(self, name: str) -> None:
         self.name = name

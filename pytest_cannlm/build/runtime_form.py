@@ -36,7 +36,7 @@ from pytest_cannlm.models.config import DecoderConfig
 OPSETS = {"": 17, "com.microsoft": 1}
 IR_VERSION = 9
 COS, SIN = "rope_cos", "rope_sin"
-"""Names of the rotary tables among the vectors of the weight file; the sine has its first half negated (see _rotate)."""
+"""The rotary tables among the vectors of the weight file; the sine's first half is negated (see _rotate)."""
 
 _CONTRIB = "com.microsoft"
 _EXACT_ACTIVATIONS = 1

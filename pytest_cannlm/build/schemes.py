@@ -1,7 +1,7 @@
 """How numbers become codes: the arithmetic of each weight format, pure functions on float32 rows.
 
-A *format* says how one matrix is stored (``w4``, ``w8``, ``fp16``, ``f32``); a *scheme* (``w4a16``, ``w8a16``, ``fp16``)
-says which format each matrix of a model gets. Both quantized formats are symmetric:
+A *format* says how one matrix is stored (``w4``, ``w8``, ``fp16``, ``f32``); a *scheme* (``w4a16``, ``w8a16``,
+``fp16``) says which format each matrix of a model gets. Both quantized formats are symmetric:
 
 ``w4``
     Groups of ``g`` neighbours along the input axis share one fp16 scale. The scale is chosen so that the value of
@@ -135,10 +135,12 @@ def dequantize_w8(codes: npt.NDArray[np.int8], scales: Float32) -> Float32:
 
 
 def split_nibbles(codes: npt.NDArray[np.int8], block: int) -> tuple[Bytes, Bytes]:
-    """int8 ``codes`` [n, k] as planes of high and low nibbles of ``code + 128``, each uint8 [n, k / block, block / 2]."""
-    shifted = (codes.view(np.uint8) ^ np.uint8(0x80)).reshape(codes.shape[0], -1, block)
+    """int8 ``codes`` [n, k] as planes of high and low nibbles of ``code + 128``: uint8 [n, k / block, block / 2] each."""
+    shifted: Bytes = (codes.view(np.uint8) ^ np.uint8(0x80)).reshape(codes.shape[0], -1, block)
     even, odd = shifted[:, :, 0::2], shifted[:, :, 1::2]
-    return (even >> 4) | (odd & 0xF0), (even & 0x0F) | (odd << 4)
+    high: Bytes = (even >> np.uint8(4)) | (odd & np.uint8(0xF0))
+    low: Bytes = (even & np.uint8(0x0F)) | (odd << np.uint8(4))
+    return high, low
 
 
 def join_nibbles(high: Bytes, low: Bytes) -> npt.NDArray[np.int8]:

@@ -48,7 +48,7 @@ class Source:
         return cls(config_from_json(document["config"]), TokenizerSpec(**document["tokenizer"]))
 
     def end_of_text(self) -> list[str]:
-        """Texts of every end-of-text id that has one: the engine takes a single id, the rest go in as stop sequences."""
+        """Texts of every end-of-text id: the engine takes a single id, the rest go in as stop sequences."""
         tokenizer = Tokenizer(self.spec)
         texts = (tokenizer.token_text(token) for token in self.config.eos_token_ids)
         return [text for text in texts if text]

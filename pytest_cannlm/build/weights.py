@@ -1,9 +1,9 @@
 """The weight file of a package and the coefficient file that says what lies where in it.
 
 ``SubGraph_0.weight`` holds arrays back to back, each at a multiple of :data:`ALIGNMENT` so that every one can be mapped
-by itself. ``coefficients.json`` names them: per matrix its format, its group size, the checkpoint tensors whose rows are
-stacked in it, and offset, dtype and shape of codes and scales, plus what quantization cost. The numbers in the file are
-what the package runs on; nothing else holds weights.
+by itself. ``coefficients.json`` names them: per matrix its format, its group size, the checkpoint tensors whose rows
+are stacked in it, and offset, dtype and shape of codes and scales, plus what quantization cost. The numbers in the file
+are what the package runs on; nothing else holds weights.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PartQuality:
 
 @dataclass(frozen=True)
 class StoredMatrix:
-    """A matrix [rows, columns] as it is stored: ``arrays`` are codes and scales (w4), high, low and scales (w8) or values."""
+    """A stored matrix [rows, columns]; ``arrays``: codes and scales (w4), high, low and scales (w8), or values."""
 
     name: str
     format: Format

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pytest_cannlm import __version__
 from pytest_cannlm.agent.protocol import (
@@ -309,7 +309,7 @@ class _Loaded:
 
     def _next_seed(self) -> int:
         self._generations += 1
-        return cast(int, self._options.seed) * 1_000_003 + self._generations
+        return self._options.seed * 1_000_003 + self._generations
 
 
 def _crash_of_another_cann(built: str, device: str) -> None:

@@ -96,10 +96,11 @@ class DecoderSession:
             rows = self._step(piece, np.array([len(piece) - 1], np.int64))
         if rows is None:
             raise ValueError("no ids to feed")
-        return rows[0]
+        last: Float32 = rows[0]
+        return last
 
     def evaluate(self, ids: Sequence[int], first: int = 0) -> Iterator[Float32]:
-        """Teacher-forced: append ``ids`` and yield logits [n, vocabulary] chunk by chunk for their positions ``first``.. ."""
+        """Teacher-forced: append ``ids``, yield logits [n, vocabulary] of their positions ``first``.. chunk by chunk."""
         for start in range(0, len(ids), self._chunk):
             piece = ids[start : start + self._chunk]
             wanted = np.arange(max(first - start, 0), len(piece), dtype=np.int64)
