@@ -154,7 +154,8 @@ def _encoder(kind: Format, columns: int, asked_group: int | None) -> _Encoder:
         return {"high": high, "low": low, "scales": scales}, dequantize_w8(codes, scales)
 
     def plain(rows: Float32) -> tuple[dict[str, npt.NDArray[Any]], Float32]:
-        values = rows.astype("float16" if kind == "fp16" else "float32")
+        with np.errstate(over="ignore"):  # infinity is reported as what it is, with the tensor's name
+            values = rows.astype("float16" if kind == "fp16" else "float32")
         return {"values": values}, values.astype(np.float32)
 
     nibbles = ((groups, group // 2), "uint8")
@@ -176,6 +177,10 @@ def _in_order(
 
     def work(start: int) -> _Chunk:
         rows = read(part, slice(start, min(start + step, count)))
+        if not np.isfinite(rows).all():
+            raise BuildError(
+                "tensor holds NaN or infinity", field=part, remedy="the checkpoint is damaged; get it again"
+            )
         codes, after = encoder.encode(rows)
         return start, codes, TensorQuality.of(rows, after)
 
@@ -201,7 +206,14 @@ def _vectors(config: DecoderConfig, read: RowSource, positions: int) -> Iterator
 def _checked(tensor: str, rows: int, quality: TensorQuality, kind: Format) -> PartQuality:
     """What is recorded of a tensor, or BuildError if it must not be used."""
     if not quality.finite:
-        raise BuildError("tensor holds NaN or infinity", field=tensor, remedy="the checkpoint is damaged; get it again")
+        largest = max(-quality.low, quality.high)
+        raise BuildError(
+            "tensor does not fit the number format",
+            field=tensor,
+            found=f"values up to {largest:g}",
+            expected="at most 65504",
+            remedy="choose a quantized scheme",
+        )
     before = quality.negatives_before / quality.count
     if quality.count >= _JUDGED_SIZE and quality.negative_share < MIN_NEGATIVE_SHARE < before:
         raise BuildError(

@@ -135,7 +135,7 @@ def dequantize_w8(codes: npt.NDArray[np.int8], scales: Float32) -> Float32:
 
 
 def split_nibbles(codes: npt.NDArray[np.int8], block: int) -> tuple[Bytes, Bytes]:
-    """int8 ``codes`` [n, k] as planes of high and low nibbles of ``code + 128``: uint8 [n, k / block, block / 2] each."""
+    """int8 ``codes`` [n, k] as nibble planes (high, low) of ``code + 128``, each uint8 [n, k / block, block / 2]."""
     shifted: Bytes = (codes.view(np.uint8) ^ np.uint8(0x80)).reshape(codes.shape[0], -1, block)
     even, odd = shifted[:, :, 0::2], shifted[:, :, 1::2]
     high: Bytes = (even >> np.uint8(4)) | (odd & np.uint8(0xF0))

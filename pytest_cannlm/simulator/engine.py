@@ -202,7 +202,7 @@ class _Loaded:
         specials = self.tokenizer.special_tokens
         self._end_ids = {package.llm["eos_token_id"], *(specials[text] for text in stops if text in specials)}
         self._stop_texts = [text for text in stops if text not in specials]
-        self._degenerate = self.tokenizer.encode(_DEGENERATE_TEXT)[0]
+        self._degenerate = self.tokenizer.encode(_DEGENERATE_TEXT)
 
     def reset(self) -> None:
         self._session.rewind(0)
@@ -279,7 +279,7 @@ class _Loaded:
         fed = ids[shared:] if not tokens else tokens[-1:]
         if len(ids) + len(tokens) > self._capacity:
             # the cache is full: the engine goes on, reports success, and what comes is worthless
-            return self._degenerate
+            return self._degenerate[len(tokens) % len(self._degenerate)]
         logits = self._session.feed(fed)
         self._cached += fed
         return chooser.choose(logits, [*ids, *tokens])

@@ -100,7 +100,7 @@ class DecoderSession:
         return last
 
     def evaluate(self, ids: Sequence[int], first: int = 0) -> Iterator[Float32]:
-        """Teacher-forced: append ``ids``, yield logits [n, vocabulary] of their positions ``first``.. chunk by chunk."""
+        """Teacher-forced: append ``ids``, yield logits [n, vocabulary] of positions ``first``.. chunk by chunk."""
         for start in range(0, len(ids), self._chunk):
             piece = ids[start : start + self._chunk]
             wanted = np.arange(max(first - start, 0), len(piece), dtype=np.int64)

@@ -7,8 +7,8 @@ A step over ``s`` positions takes the longer of moving its bytes and computing i
     step    = max(move, compute) + layers * layer_overhead + step_overhead
 
 Prefill runs in steps of ``prefill_len`` positions, the last one padded to full length as the compiled graph demands;
-the LM head counts once, for the last position. A decode step has ``s = 1``. The KV cache is static, so every step reads all
-of ``kv_cache_max_len``. Real times spread; each generation and each token get a factor from seeded lognormal
+the LM head counts once, for the last position. A decode step has ``s = 1``. The KV cache is static, so every step reads
+all of ``kv_cache_max_len``. Real times spread; each generation and each token get a factor from seeded lognormal
 distributions, so equal requests with equal seeds take equal times.
 """
 
