@@ -88,10 +88,9 @@ def test_unknown_profile_lists_those_that_there_are():
 
 
 def graph_of(kind, name):
-    values = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [2]) for n in ("a", "b", name)]
-    return helper.make_model(
-        helper.make_graph([helper.make_node(kind, ["a", "b"], [name], name)], "g", value[:2], value[2:])
-    )
+    a, b, c = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [2]) for n in ("a", "b", name))
+    node = helper.make_node(kind, ["a", "b"], [name], name)
+    return helper.make_model(helper.make_graph([node], "g", [a, b], [c]), ir_version=9)
 
 
 def test_results_are_rounded_and_overflow_to_infinity():
