@@ -6,6 +6,7 @@ what went wrong, where (file), which field, what was found, what was expected, a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -103,9 +104,16 @@ class PackageError(CannlmError):
 
 
 class GateRefusal(CannlmError):
-    """The gate refused a package before anything was loaded. ``code`` names the failed check."""
+    """The gate refused a package before anything was loaded. ``code`` names the failed check.
+
+    ``decision`` is the gate's whole decision (``compat.gate.Decision``) where the refusal came with one.
+    """
 
     exit_code = 1
+
+    def __init__(self, message: str, *, decision: Any = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.decision = decision
 
 
 class BuildError(CannlmError):
@@ -121,15 +129,26 @@ class EngineError(CannlmError):
 
 
 class EngineCrash(EngineError):
-    """The engine's process died. ``found`` names the signal or exit status; ``log`` holds its last lines."""
+    """The engine's process died. ``found`` names the signal or exit status; ``log`` holds its last lines.
 
-    def __init__(self, message: str, *, log: tuple[str, ...] = (), **facts: Any) -> None:
+    ``versions`` says what was running: engine, chip, CANN, Python, agent.
+    """
+
+    def __init__(
+        self, message: str, *, log: tuple[str, ...] = (), versions: Mapping[str, str] | None = None, **facts: Any
+    ) -> None:
         super().__init__(message, **facts)
         self.log = log
+        self.versions = dict(versions or {})
 
     def __str__(self) -> str:
-        tail = "".join(f"\n    | {line}" for line in self.log)
-        return super().__str__() + tail
+        running = ", ".join(f"{name} {value}" for name, value in self.versions.items())
+        lines = [*([f"running: {running}"] if running else []), *self.log]
+        return super().__str__() + "".join(f"\n    | {line}" for line in lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The facts, with the last lines of the log and what was running."""
+        return {**super().as_dict(), "log": list(self.log), "versions": self.versions}
 
 
 class EngineHang(EngineCrash):

@@ -14,6 +14,9 @@ from typing import Any, Literal, Protocol, TypeVar
 Kind = Literal["measured", "modelled"]
 Finish = Literal["stop", "length", "length?"]
 
+TIMEOUT_HEADER = "X-Cannlm-Timeout"
+"""HTTP header with the time limit of a call, in seconds."""
+
 T = TypeVar("T")
 
 
@@ -23,7 +26,7 @@ def to_wire(value: Any) -> Any:
 
 
 def from_wire(cls: type[T], data: Mapping[str, Any]) -> T:
-    """Rebuild a dataclass of this module; unknown keys are ignored so that a newer agent can talk to an older harness."""
+    """Rebuild a dataclass of this module; unknown keys are ignored: a newer agent can talk to an older harness."""
     names = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     known = {key: value for key, value in data.items() if key in names}
     for key, value in known.items():
@@ -165,8 +168,8 @@ class Engine(Protocol):
         """Ids that the engine would feed for ``text`` (capability ``tokenize``)."""
 
     def logits(self, tokens: Sequence[int], first: int) -> Iterator[bytes]:
-        """Teacher-forced logits for positions ``first``.. of ``tokens``, as little-endian float32 rows of the vocabulary
-        size, in chunks of whole rows (capability ``logits``)."""
+        """Teacher-forced logits for positions ``first``.. of ``tokens``: little-endian float32 rows as long as the
+        vocabulary, in chunks of whole rows (capability ``logits``)."""
 
     def sample_times(self, request: TimingRequest) -> list[Times]:
         """Seeded times of ``repeats`` generations, nothing computed (capability ``modelled_timing``)."""
@@ -182,3 +185,23 @@ class Engine(Protocol):
 
     def capabilities(self) -> Capabilities:
         """What this engine can do."""
+
+
+@dataclass(frozen=True)
+class AgentStatus:
+    """What the agent is doing; answered at once, also while the engine works."""
+
+    supervisor: int
+    """Process id of the supervisor."""
+    worker: int | None
+    """Process id of the process that holds the engine; None when there is none."""
+    package: str | None
+    """The loaded package folder."""
+    busy: str | None
+    """The engine operation that runs now."""
+    loads: int
+    """How many packages were handed to an engine since the agent started; gate refusals are not among them."""
+    crashes: int
+    """How many workers died or hung since the agent started."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Engine, chip, CANN, Python, agent."""
