@@ -34,17 +34,17 @@ class OnnxReference:
 
     def logits(self, ids: Sequence[int], first: int = 0) -> Iterator[Float32]:
         """Teacher-forced logits, float32 [n, vocabulary], for positions ``first``.. of ``ids``, in chunks of rows."""
-        self._session.rewind(0)
-        yield from self._session.evaluate(ids, first)
+        self.session.rewind(0)
+        yield from self.session.evaluate(ids, first)
 
     def generate(self, ids: Sequence[int], max_new_tokens: int) -> list[int]:
         """Greedy continuation of ``ids``, ended by any end-of-text id of the checkpoint, which is included."""
-        self._session.rewind(0)
+        self.session.rewind(0)
         usable, ends = self._source.token_count(), set(self._source.config.eos_token_ids)
         new: list[int] = []
         fed = list(ids)
         while len(new) < max_new_tokens and not ends & set(new[-1:]):
-            new.append(int(self._session.feed(fed)[:usable].argmax()))
+            new.append(int(self.session.feed(fed)[:usable].argmax()))
             fed = new[-1:]
         return new
 
@@ -54,7 +54,8 @@ class OnnxReference:
         return self.tokenizer.decode(self.generate(self.tokenizer.encode(prompt), max_new_tokens))
 
     @cached_property
-    def _session(self) -> DecoderSession:
+    def session(self) -> DecoderSession:
+        """The session that computes it, loaded on first use."""
         config = self._source.config
         table = np.memmap(self._folder / EMBEDDING, "<f4", "r", shape=(config.vocab_size, config.hidden_size))
         return DecoderSession(
