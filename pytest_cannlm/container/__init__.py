@@ -1,0 +1,5 @@
+"""The offline-model container, ``.om`` and ``.omc``: reading, writing, and our simulated Kirin models.
+
+``core`` reads (and is what travels to a device), ``writer`` and ``modeldef`` write, ``kirin`` knows simulated models
+and relabelling, ``inspect`` describes a file for people. Everything here is standard library only.
+"""

@@ -1,0 +1,230 @@
+"""Open an ``.om`` or ``.omc``: check the container, list its partitions, read what is asked for and nothing else.
+
+Checks run in a fixed order, so that one broken file always gives one error name, and no number of the file is used
+before it is bounded. Standard library only; valid for Python 3.10: this module travels to the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from pytest_cannlm.container import graph, modelattrs, taskinfo
+from pytest_cannlm.container.graph import GraphInput, GraphOutput
+from pytest_cannlm.container.layout import (
+    KIRIN_COMPILED,
+    MODEL_DEF,
+    SIMULATED_MARK,
+    TASK_INFO,
+    WEIGHTS_DATA,
+    Dialect,
+    Header,
+    Layout,
+    field_text,
+    model_type_name,
+)
+from pytest_cannlm.container.modelattrs import AttributeValue
+from pytest_cannlm.container.partitions import PartitionEntry, read_partitions
+from pytest_cannlm.container.source import FileSource
+from pytest_cannlm.container.validate import check_length, notes_on, read_header
+from pytest_cannlm.container.wire import WireError
+from pytest_cannlm.errors import ContainerError
+
+
+class Container:
+    """An opened container. It holds no file handle: every read opens the file, counts its bytes, and closes it."""
+
+    def __init__(
+        self, source: FileSource, header: Header, models: tuple[tuple[PartitionEntry, ...], ...], notes: tuple[str, ...]
+    ):
+        self._source = source
+        self.header = header
+        self.models = models
+        """Per model its partitions, in table order."""
+        self.notes = notes
+        """Oddities that are no errors, such as an empty partition."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._source.path
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._source.size
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read from the file so far."""
+        return self._source.bytes_read
+
+    @property
+    def layout(self) -> Layout:
+        """Header layout: A1, A2 or K."""
+        return self.header.layout
+
+    @property
+    def dialect(self) -> Dialect:
+        """Who reads this: ascend or kirin."""
+        return self.header.dialect
+
+    @property
+    def partitions(self) -> tuple[PartitionEntry, ...]:
+        """Partitions of model 0, the only model of most files."""
+        return self.models[0]
+
+    @property
+    def partition_base(self) -> int:
+        """File offset that the offsets of model 0 count from."""
+        return self.partitions[0].start - self.partitions[0].offset
+
+    @property
+    def model_name(self) -> str:
+        """Name in the header."""
+        return field_text(self.header.name)
+
+    @property
+    def model_type_name(self) -> str | None:
+        """Name of the model type, None where the dialect has none."""
+        return model_type_name(self.dialect, self.header.modeltype)
+
+    @property
+    def simulated(self) -> bool:
+        """Written by our simulated converter: only the simulated NPU can run it."""
+        return self.header.userdefineinfo.startswith(SIMULATED_MARK)
+
+    @property
+    def external_weights(self) -> bool:
+        """A compiled Kirin model that carries no weights inside."""
+        compiled = self.dialect == "kirin" and self.header.modeltype == KIRIN_COMPILED
+        return compiled and not any(entry.type == WEIGHTS_DATA and entry.size for entry in self.partitions)
+
+    def find(self, kind: int) -> PartitionEntry | None:
+        """The first partition of that type in model 0, None if there is none."""
+        return next((entry for entry in self.partitions if entry.type == kind), None)
+
+    def read(self, entry: PartitionEntry) -> bytes:
+        """All bytes of a partition."""
+        with self._source as source:
+            return source.at(entry.start, entry.size) if entry.size else b""
+
+    def attributes(
+        self, names: Collection[str] | None = None, *, max_value: int = modelattrs.MAX_VALUE
+    ) -> dict[str, AttributeValue]:
+        """Top-level attributes of model 0: text as str, other bytes as bytes, numbers, booleans, lists of them.
+
+        The graph is seeked past, as is every value longer than ``max_value`` bytes; such attributes and attributes of
+        other kinds (tensors, graphs) are left out. ``names`` restricts the answer, and the reading, to some of them.
+        Raises ``ContainerError`` OM_MODEL_DEF_UNREADABLE.
+        """
+        entry = self._model_def()
+        with self._source as source:
+            try:
+                return modelattrs.read_attributes(source, entry.start, entry.end, names=names, max_value=max_value)
+            except WireError as error:
+                raise self._unreadable(entry, str(error)) from error
+
+    def external_weight_size(self) -> int | None:
+        """Bytes that the compiled graph expects in its external weight file; None where the graph does not say."""
+        entry = self._model_def()
+        with self._source as source:
+            try:
+                return modelattrs.read_graphop_weight_size(source, entry.start, entry.end)
+            except WireError as error:
+                raise self._unreadable(entry, str(error)) from error
+
+    def inputs_outputs(self) -> tuple[tuple[GraphInput, ...], tuple[GraphOutput, ...]]:
+        """Inputs and outputs of model 0 by its main graph; reads every op's head. OM_MODEL_DEF_UNREADABLE if broken."""
+        entry = self._model_def()
+        nodes = self.attributes((graph.OUT_NODES,)).get(graph.OUT_NODES)
+        out_nodes = [node for node in nodes if isinstance(node, str)] if isinstance(nodes, list) else []
+        with self._source as source:
+            try:
+                return graph.read_inputs_outputs(
+                    source, entry.start, entry.end, dialect=self.dialect, out_nodes=out_nodes
+                )
+            except WireError as error:
+                raise self._unreadable(entry, str(error)) from error
+
+    def task_sections(self) -> tuple[tuple[int, int], ...]:
+        """(type, length) of the records of a Kirin TASK_INFO; empty where it is no record list.
+
+        Raises ``ContainerError`` OM_BAD_TLV.
+        """
+        entry = self._task_info()
+        if entry is None:
+            return ()
+        with self._source as source:
+            try:
+                return tuple((r.type, r.size) for r in taskinfo.read_records(source, entry.start, entry.size))
+            except taskinfo.TaskInfoError as error:
+                raise self._bad_tlv(entry, str(error)) from error
+
+    def kirin_platform(self) -> tuple[int, tuple[int, ...]] | None:
+        """Platform code and ids that a compiled Kirin model was built for; None where it does not say.
+
+        Raises ``ContainerError`` OM_BAD_TLV. Codes with a known name: ``taskinfo.PLATFORM_CODES``.
+        """
+        entry = self._task_info()
+        if entry is None:
+            return None
+        with self._source as source:
+            try:
+                return taskinfo.read_platform(source, taskinfo.read_records(source, entry.start, entry.size))
+            except taskinfo.TaskInfoError as error:
+                raise self._bad_tlv(entry, str(error)) from error
+
+    def _task_info(self) -> PartitionEntry | None:
+        if self.dialect != "kirin" or self.header.modeltype != KIRIN_COMPILED:
+            return None
+        return self.find(TASK_INFO)
+
+    def _model_def(self) -> PartitionEntry:
+        entry = next((entry for entry in self.partitions if entry.type == MODEL_DEF and entry.size), None)
+        if entry is None:
+            raise ContainerError(
+                "this kind of container has no MODEL_DEF to read attributes from",
+                file=self.path,
+                found=self.model_type_name,
+                code="OM_MODEL_DEF_UNREADABLE",
+            )
+        return entry
+
+    def _unreadable(self, entry: PartitionEntry, reason: str) -> ContainerError:
+        return ContainerError(
+            f"MODEL_DEF of model {entry.model} ({entry.size} bytes) is not readable: {reason}",
+            file=self.path,
+            field="MODEL_DEF",
+            remedy="Convert the model again",
+            code="OM_MODEL_DEF_UNREADABLE",
+        )
+
+    def _bad_tlv(self, entry: PartitionEntry, reason: str) -> ContainerError:
+        return ContainerError(
+            f"{entry.name} is broken: {reason}",
+            file=self.path,
+            field=entry.name,
+            remedy="Convert the model again",
+            code="OM_BAD_TLV",
+        )
+
+
+def open_container(path: str | Path, *, read_limit: int | None = None) -> Container:
+    """Check header and partition tables of ``path`` and return what is in it.
+
+    ``read_limit`` bounds the bytes read, now and by everything asked of the container later. Raises ``ContainerError``
+    whose ``code`` is the name of the first thing that is wrong: OM_IO, OM_EMPTY, OM_CUSTOM_DATA_PREFIX, OM2_ZIP,
+    OM_BAD_MAGIC, OM_TRUNCATED_HEADER, OM_BAD_HEADER, OM_UNSUPPORTED_CONTAINER, OM_ENCRYPTED, OM_TRUNCATED,
+    OM_OVER_4GIB, OM_LENGTH_MISMATCH and those of ``partitions.read_partitions``.
+    """
+    return open_source(FileSource(Path(path), limit=read_limit))
+
+
+def open_source(source: FileSource) -> Container:
+    """:func:`open_container` for a caller that counts the bytes itself, those of a failed attempt too."""
+    with source:
+        header = read_header(source)
+        payload_end = check_length(source, header)
+        models = read_partitions(source, header, payload_end)
+    return Container(source, header, models, tuple(notes_on(header, models)))

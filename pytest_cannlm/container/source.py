@@ -1,0 +1,148 @@
+"""Where bytes come from: a file read in small counted pieces, or bytes already in memory. Valid for Python 3.10."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Protocol
+
+from pytest_cannlm.errors import ContainerError
+
+READ_AHEAD = 512
+"""Small reads fetch this much, so that neighbouring protobuf fields cost one read."""
+
+
+class Source(Protocol):
+    """Random access to ``size`` bytes."""
+
+    @property
+    def size(self) -> int:
+        """Number of bytes there are."""
+
+    def at(self, offset: int, count: int) -> bytes:
+        """Exactly ``count`` bytes from ``offset``; the caller has checked that they are inside."""
+
+
+class ReadLimitError(ContainerError):
+    """What was asked for lies beyond the number of bytes that the caller allowed to be read."""
+
+
+class BytesSource:
+    """Bytes already in memory."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    @property
+    def size(self) -> int:
+        """Number of bytes."""
+        return len(self._data)
+
+    def at(self, offset: int, count: int) -> bytes:
+        """Exactly ``count`` bytes from ``offset``."""
+        return self._data[offset : offset + count]
+
+
+class FileSource:
+    """A regular file, open only inside ``with`` (re-entrant), every byte that is read from it counted.
+
+    ``limit`` bounds ``bytes_read`` over the whole life of the object; going beyond raises :class:`ReadLimitError`.
+    Problems of the operating system are ``ContainerError`` with code ``OM_IO``.
+    """
+
+    def __init__(self, path: Path, *, limit: int | None = None) -> None:
+        self.path = path
+        self.limit = limit
+        self.bytes_read = 0
+        self._file: BinaryIO | None = None
+        self._depth = 0
+        self._window = b""
+        self._window_start = 0
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise self._io_error(error) from error
+        except ValueError as error:
+            raise ContainerError("this is not a path", file=repr(str(path)), code="OM_IO") from error
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
+            raise ContainerError(
+                "not a regular file",
+                file=path,
+                found="a directory" if stat.S_ISDIR(status.st_mode) else "a device or pipe",
+                expected="an .om or .omc file",
+                code="OM_IO",
+            )
+        self._size = status.st_size
+
+    @property
+    def size(self) -> int:
+        """Size of the file when it was first looked at."""
+        return self._size
+
+    def __enter__(self) -> FileSource:
+        if self._file is None:
+            try:
+                self._file = open(self.path, "rb", buffering=0)  # noqa: PTH123 - unbuffered, so that reads are counted right
+            except OSError as error:
+                raise self._io_error(error) from error
+        self._depth += 1
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self._file is not None:
+            self._file.close()
+            self._file = None
+            self._window = b""
+
+    def at(self, offset: int, count: int) -> bytes:
+        """Exactly ``count`` bytes from ``offset``; nearby bytes come from memory."""
+        start = offset - self._window_start
+        if start >= 0 and start + count <= len(self._window):
+            return self._window[start : start + count]
+        ahead = min(max(count, READ_AHEAD), self._size - offset)
+        if self.limit is not None:
+            left = self.limit - self.bytes_read
+            if count > left:
+                raise ReadLimitError(
+                    "the wanted facts lie beyond what may be read",
+                    file=self.path,
+                    found=f"{self.bytes_read} bytes read, {count} more wanted at offset {offset}",
+                    expected=f"at most {self.limit} bytes",
+                    code="OM_READ_LIMIT",
+                )
+            ahead = min(ahead, left)
+        data = self._read(offset, max(ahead, count))
+        if len(data) < count:
+            raise ContainerError(
+                "the file became shorter while it was read",
+                file=self.path,
+                found=f"{len(data)} bytes at offset {offset}",
+                expected=f"{count} bytes",
+                code="OM_IO",
+            )
+        self._window, self._window_start = data, offset
+        return data[:count]
+
+    def _read(self, offset: int, count: int) -> bytes:
+        if self._file is None:
+            raise RuntimeError("FileSource.at is for use inside its with block")
+        pieces: list[bytes] = []
+        try:
+            self._file.seek(offset)
+            while count > 0:
+                piece = self._file.read(count)
+                if not piece:
+                    break
+                pieces.append(piece)
+                count -= len(piece)
+        except OSError as error:
+            raise self._io_error(error) from error
+        data = b"".join(pieces)
+        self.bytes_read += len(data)
+        return data
+
+    def _io_error(self, error: OSError) -> ContainerError:
+        reason = error.strerror or type(error).__name__
+        return ContainerError(f"cannot read the file: {reason}", file=self.path, code="OM_IO")
