@@ -20,6 +20,7 @@ import numpy as np
 from pytest_cannlm.build.graph import EXACT, GraphWriter
 from pytest_cannlm.build.schemes import Float32
 from pytest_cannlm.models.config import DecoderConfig
+from pytest_cannlm.models.tensors import EMBEDDING, LM_HEAD
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,12 @@ def layers(config: DecoderConfig) -> Iterator[Layer]:
         )
 
 
-EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 
 
 def lm_head(config: DecoderConfig) -> Matrix:
     """The LM head; the embedding's own rows where the checkpoint ties them."""
-    return Matrix("lm_head", (EMBEDDING if config.tie_word_embeddings else "lm_head.weight",), "lm_head")
+    return Matrix("lm_head", (EMBEDDING if config.tie_word_embeddings else LM_HEAD,), "lm_head")
 
 
 def matrices(config: DecoderConfig) -> list[Matrix]:

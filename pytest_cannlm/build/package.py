@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,8 @@ from pytest_cannlm.build.weights import COEFFICIENT_FILE, WEIGHT_FILE, Coefficie
 from pytest_cannlm.container.kirin import relabel_omc
 from pytest_cannlm.errors import PackageError, UsageError
 from pytest_cannlm.models.config import DecoderConfig
+from pytest_cannlm.models.hashing import file_sha256
+from pytest_cannlm.models.tensors import parameter_count
 from pytest_cannlm.models.tokenizer import TokenizerSpec
 
 PACKAGE_DIR = "package"
@@ -157,25 +158,38 @@ def manifest_of(
     package: Path,
     parents: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The manifest: where the package came from and what every file of it must look like."""
+    """The manifest: where the package came from and what every file of it must look like.
+
+    What the gate reads stands first: it looks at the beginning of the file only.
+    """
     parts = [part for matrix in coefficients.matrices.values() for part in matrix.parts]
     worst = min(parts, key=lambda part: part.sqnr_db)
     return {
         "schema": MANIFEST_SCHEMA,
         "created_by": f"pytest-cannlm {__version__}",
         "simulated": recipe.converter == "simulated",
-        "model": {
-            "name": recipe.model,
-            "family": config.family,
-            "digest": digest,
-            "checkpoint": str(recipe.checkpoint),
-            "parameters": _parameters(config, coefficients),
-            "config": asdict(config),
-        },
         "build": {
             **recipe.facts("quantize", "export", "convert"),
             "group_sizes": sorted({m.group_size for m in coefficients.matrices.values() if m.format == "w4"}),
         },
+        "files": {
+            path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in sorted(package.iterdir())
+        },
+        "model": {
+            "name": recipe.model,
+            "family": config.family,
+            "digest": digest,
+            "checkpoint": recipe.checkpoint.name,
+            "parameters": parameter_count(config),
+            "config": asdict(config),
+        },
+        "quality": {
+            "sqnr_db_min": _json_number(worst.sqnr_db),
+            "sqnr_db_min_tensor": worst.tensor,
+            "negative_share_min": min(part.negative_share for part in parts),
+            "tensors": len(parts),
+        },
+        "parents": dict(parents),
         "tokenizer": {
             "chat_template": spec.chat_template,
             "bos_token": spec.bos_token,
@@ -184,23 +198,7 @@ def manifest_of(
             "eos_token_ids": list(config.eos_token_ids),
             "eos_sources": {source: list(ids) for source, ids in config.eos_sources},
         },
-        "quality": {
-            "sqnr_db_min": _json_number(worst.sqnr_db),
-            "sqnr_db_min_tensor": worst.tensor,
-            "negative_share_min": min(part.negative_share for part in parts),
-            "tensors": len(parts),
-        },
-        "files": {
-            path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in sorted(package.iterdir())
-        },
-        "parents": dict(parents),
     }
-
-
-def sha256_of(path: Path) -> str:
-    """sha256 of a file's content in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def relabel(
@@ -255,12 +253,6 @@ def _break(package: Path, damage: str | None) -> None:
 def _first(*ids: int | None) -> int:
     """The first id that is given; the engine has one slot each, where a checkpoint can name several or none."""
     return next((token for token in ids if token is not None), 0)
-
-
-def _parameters(config: DecoderConfig, coefficients: Coefficients) -> int:
-    weights = sum(matrix.rows * matrix.columns for name, matrix in coefficients.matrices.items() if name != "lm_head")
-    tables = 1 if config.tie_word_embeddings else 2
-    return weights + tables * config.vocab_size * config.hidden_size
 
 
 def _json_number(value: float) -> float | str:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import onnx
 
-from pytest_cannlm.build import decoder
 from pytest_cannlm.build.cache import BuildCache, CacheResult, files_below, key_of, link_or_copy
 from pytest_cannlm.build.convert import Exported, convert
 from pytest_cannlm.build.package import (
@@ -27,16 +26,17 @@ from pytest_cannlm.build.package import (
 from pytest_cannlm.build.quantize import Formats, write_weights
 from pytest_cannlm.build.recipe import Recipe
 from pytest_cannlm.build.runtime_form import runtime_form
-from pytest_cannlm.build.schemes import quantize_w8, scheme_named
+from pytest_cannlm.build.schemes import quantize_embedding, scheme_named
 from pytest_cannlm.build.source import Source
 from pytest_cannlm.build.weights import COEFFICIENT_FILE, WEIGHT_FILE, Coefficients
 from pytest_cannlm.errors import UsageError
 from pytest_cannlm.models.checkpoint import Checkpoint, checkpoint_digest, open_checkpoint
+from pytest_cannlm.models.tensors import EMBEDDING
 from pytest_cannlm.progress import Progress
 
 STEPS = ("quantize", "export", "convert", "assemble")
 
-_FORMAT = 1
+_FORMAT = 2
 """Part of every cache key; raised when what a step writes changes."""
 _GRAPH = "runtime.onnx"
 _EMBEDDING_ROWS = "embedding.int8"
@@ -202,11 +202,11 @@ class _Build:
 
 def _write_embedding(checkpoint: Checkpoint, folder: Path) -> None:
     """The two embedding files: int8 rows and one float32 scale per row, scale = max(abs(row)) / 127."""
-    rows = checkpoint.tensors[decoder.EMBEDDING].shape[0]
+    rows = checkpoint.tensors[EMBEDDING].shape[0]
     with (folder / _EMBEDDING_ROWS).open("wb") as codes_file, (folder / _EMBEDDING_SCALES).open("wb") as scales_file:
         for start in range(0, rows, _EMBEDDING_CHUNK):
-            codes, scales = quantize_w8(
-                checkpoint.read(decoder.EMBEDDING, slice(start, min(start + _EMBEDDING_CHUNK, rows)))
+            codes, scales = quantize_embedding(
+                checkpoint.read(EMBEDDING, slice(start, min(start + _EMBEDDING_CHUNK, rows)))
             )
             codes_file.write(codes.data)
             scales_file.write(np.ascontiguousarray(scales, "<f4").data)

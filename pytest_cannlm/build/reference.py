@@ -14,7 +14,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from pytest_cannlm.build import decoder
 from pytest_cannlm.build.cache import BuildCache, key_of
 from pytest_cannlm.build.package import PackageFolder
 from pytest_cannlm.build.quantize import Formats, RowSource, write_weights
@@ -23,6 +22,7 @@ from pytest_cannlm.build.schemes import Float32, dequantize_w8
 from pytest_cannlm.build.source import Source, config_from_json
 from pytest_cannlm.build.weights import COEFFICIENT_FILE, WEIGHT_FILE, Coefficients, WeightReader
 from pytest_cannlm.errors import PackageError
+from pytest_cannlm.models import tensors
 from pytest_cannlm.models.checkpoint import checkpoint_digest, open_checkpoint
 from pytest_cannlm.models.tokenizer import TokenizerSpec
 from pytest_cannlm.progress import Progress
@@ -63,7 +63,7 @@ def float_reference(checkpoint: Path, *, context: int, cache: Path, progress: Pr
                 source=Source(opened.config, opened.tokenizer()),
                 read=opened.read,
                 rows_of=lambda name: opened.tensors[name].shape[0],
-                embedding=lambda rows: opened.read(decoder.EMBEDDING, rows),
+                embedding=lambda rows: opened.read(tensors.EMBEDDING, rows),
                 context=context,
                 progress=progress,
             )

@@ -11,12 +11,15 @@ A *format* says how one matrix is stored (``w4``, ``w8``, ``fp16``, ``f32``); a 
         code  = clip(round(w / scale), -8, 7);   stored as code + 8, two per byte, lower nibble first
 
 ``w8``
-    One fp32 scale per output row::
+    One fp32 scale per output row, chosen in the same way::
 
-        scale = max(abs(row)) / 127;   code = round(w / scale);   stored as u = code + 128 in two planes of nibbles
+        scale = m / -128,   m = value of largest magnitude in the row
+        code  = clip(round(w / scale), -128, 127);   stored as u = code + 128 in two planes of nibbles
 
     ``u = 16 * high + low``, so a w8 matrix is two 4-bit matrices; the planes take one byte per weight together.
     4-bit kernels then compute int8 weights exactly.
+
+Embedding rows are int8 as the engine's files hold them: ``scale = max(abs(row)) / 127``, ``code = round(row / scale)``.
 """
 
 from __future__ import annotations
@@ -35,8 +38,6 @@ Bytes = npt.NDArray[np.uint8]
 
 GROUP_SIZES = (128, 64, 32)
 """Group sizes along the input axis, best first; 4-bit kernels take these."""
-
-_EMBEDDING_LEVELS = 127
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,7 @@ def quantize_w4(rows: Float32, group_size: int) -> tuple[Bytes, npt.NDArray[np.f
     """
     n, k = rows.shape
     groups = rows.reshape(n, k // group_size, group_size)
-    highest, lowest = groups.max(axis=2), groups.min(axis=2)
-    extreme = np.where(highest > -lowest, highest, lowest)
-    scales = (extreme / np.float32(-8.0)).astype(np.float16)
+    scales = (_extreme(groups) / np.float32(-8.0)).astype(np.float16)
     used = scales.astype(np.float32)
     inverse = np.divide(1.0, used, out=np.zeros_like(used), where=used != 0)
     # +8.5 and truncation is round-half-up of code + 8; clipping keeps +8 (which fp16 rounding can produce) at +7
@@ -102,7 +101,8 @@ def quantize_w4(rows: Float32, group_size: int) -> tuple[Bytes, npt.NDArray[np.f
     shifted += np.float32(8.5)
     np.clip(shifted, 0.0, 15.0, out=shifted)
     codes = shifted.astype(np.uint8)
-    return codes[:, :, 0::2] | (codes[:, :, 1::2] << 4), scales
+    packed: Bytes = codes[:, :, 0::2] | (codes[:, :, 1::2] << np.uint8(4))
+    return packed, scales
 
 
 def dequantize_w4(codes: Bytes, scales: npt.NDArray[np.float16]) -> Float32:
@@ -120,13 +120,33 @@ def quantize_w8(rows: Float32) -> tuple[npt.NDArray[np.int8], Float32]:
     """Quantize ``rows`` [n, k] to int8 with one scale per row.
 
     Returns:
-        codes: int8 [n, k] in -127..127.
+        codes: int8 [n, k].
+        scales: float32 [n]; negative where the extreme value is positive, 0 for a row of zeros.
+    """
+    return _int8(rows, _extreme(rows) / np.float32(-128.0))
+
+
+def quantize_embedding(rows: Float32) -> tuple[npt.NDArray[np.int8], Float32]:
+    """Quantize embedding ``rows`` [n, hidden] as the engine's embedding files hold them.
+
+    Returns:
+        codes: int8 [n, hidden] in -127..127.
         scales: float32 [n]; 0 for a row of zeros.
     """
-    scales = np.abs(rows).max(axis=1) / np.float32(_EMBEDDING_LEVELS)
+    return _int8(rows, np.abs(rows).max(axis=-1) / np.float32(127.0))
+
+
+def _extreme(values: Float32) -> Float32:
+    """The value of largest magnitude along the last axis, sign kept."""
+    highest, lowest = values.max(axis=-1), values.min(axis=-1)
+    extreme: Float32 = np.where(highest > -lowest, highest, lowest)
+    return extreme
+
+
+def _int8(rows: Float32, scales: Float32) -> tuple[npt.NDArray[np.int8], Float32]:
     inverse = np.divide(1.0, scales, out=np.zeros_like(scales), where=scales != 0)
-    codes = np.rint(rows * inverse[:, None])
-    return codes.astype(np.int8), scales.astype(np.float32)
+    codes = np.clip(np.rint(rows * inverse[:, None]), -128, 127)
+    return codes.astype(np.int8), scales
 
 
 def dequantize_w8(codes: npt.NDArray[np.int8], scales: Float32) -> Float32:

@@ -171,6 +171,11 @@ class SimulatedEngine:
         """What the simulated engine can do beyond the public interface, and what it cannot."""
         return _CAPABILITIES
 
+    @property
+    def session(self) -> DecoderSession:
+        """The session that computes the loaded package, for measuring its own speed on this host."""
+        return self._ready().session
+
     def _ready(self) -> _Loaded:
         if self._loaded is None:
             raise EngineError("no package is loaded", remedy="load one first")
@@ -185,7 +190,7 @@ class _Loaded:
     ) -> None:
         self._package, self._options, self._timing, self._parts = package, options, timing, parts
         self.tokenizer = Tokenizer.from_json(package.tokenizer_json)
-        self._session = DecoderSession(
+        self.session = DecoderSession(
             with_number_formats(package.graph, options.mode),
             weights_dir=package.folder,
             shape=package.shape,
@@ -205,7 +210,7 @@ class _Loaded:
         self._degenerate = self.tokenizer.encode(_DEGENERATE_TEXT)
 
     def reset(self) -> None:
-        self._session.rewind(0)
+        self.session.rewind(0)
         self._cached = []
 
     def generate(self, request: GenerateRequest, on_token: Callable[[TokenEvent], None]) -> Generation:
@@ -253,7 +258,7 @@ class _Loaded:
             )
         self.reset()
         self._worked = True
-        for rows in self._session.evaluate(tokens, first):
+        for rows in self.session.evaluate(tokens, first):
             yield rows.astype("<f4", copy=False).tobytes()
         self.reset()
 
@@ -280,7 +285,7 @@ class _Loaded:
         if len(ids) + len(tokens) > self._capacity:
             # the cache is full: the engine goes on, reports success, and what comes is worthless
             return self._degenerate[len(tokens) % len(self._degenerate)]
-        logits = self._session.feed(fed)
+        logits = self.session.feed(fed)
         self._cached += fed
         return chooser.choose(logits, [*ids, *tokens])
 
@@ -291,7 +296,7 @@ class _Loaded:
             if ours != cached:
                 break
             shared += 1
-        self._session.rewind(shared)
+        self.session.rewind(shared)
         del self._cached[shared:]
         return shared
 

@@ -9,6 +9,7 @@ from pytest_cannlm.build.schemes import (
     dequantize_w4,
     dequantize_w8,
     join_nibbles,
+    quantize_embedding,
     quantize_w4,
     quantize_w8,
     split_nibbles,
@@ -32,8 +33,11 @@ def test_w4_error_is_at_most_one_step(rows, group):
 
 
 @given(weights)
-def test_w8_error_is_at_most_half_a_step(rows):
+def test_int8_error_is_at_most_one_step(rows):
     codes, scales = quantize_w8(rows)
+    # half a step inside the range; the end opposite to the extreme has one level less
+    assert (np.abs(dequantize_w8(codes, scales) - rows) <= 1.001 * np.abs(scales[:, None]) + 1e-9).all()
+    codes, scales = quantize_embedding(rows)
     assert (np.abs(dequantize_w8(codes, scales) - rows) <= 0.501 * scales[:, None] + 1e-9).all()
 
 

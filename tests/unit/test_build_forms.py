@@ -93,23 +93,23 @@ def test_both_forms_give_equal_logits_in_prefill_and_decode(checkpoint, engine_f
     # both forms must see the same rows: int8 rows with a scale, as the engine feeds them
     scales = np.abs(table).max(1, keepdims=True) / 127
     rows = np.rint(table / scales).astype(np.int8)
-    reference._session._embedding = lambda ids: rows[ids] * scales[ids]
+    reference.session._embedding = lambda ids: rows[ids] * scales[ids]
     expected = np.concatenate(list(reference.logits(IDS)))
     got = _run_engine_form(engine_form, rows, scales, [IDS[:64], *[[i] for i in IDS[64:]]], checkpoint.config)
     np.testing.assert_allclose(got, expected, atol=2e-4, rtol=1e-4)
-    del reference._session
+    del reference.session
 
 
 def test_runtime_form_chunked_equals_token_by_token(reference):
     whole = np.concatenate(list(reference.logits(IDS)))
-    session = reference._session
+    session = reference.session
     session.rewind(0)
     single = np.stack([session.feed([i]) for i in IDS])
     np.testing.assert_allclose(single, whole, atol=2e-4, rtol=1e-4)
 
 
 def test_rewinding_the_cache_gives_the_same_logits_again(reference):
-    session = reference._session
+    session = reference.session
     session.rewind(0)
     session.feed(IDS[:40])
     before = session.feed(IDS[40:50])

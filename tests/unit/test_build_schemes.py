@@ -8,6 +8,7 @@ from pytest_cannlm.build.schemes import (
     dequantize_w4,
     dequantize_w8,
     group_size_for,
+    quantize_embedding,
     quantize_w4,
     quantize_w8,
     scheme_named,
@@ -59,12 +60,19 @@ def test_swapped_nibbles_are_seen_by_sqnr():
     assert TensorQuality.of(values, dequantize_w4(swapped, scales)).sqnr_db < 3
 
 
-def test_w8_is_symmetric_per_row():
-    values = np.array([[1.27, -0.01, 0.5], [0, 0, 0]], np.float32)
+def test_w8_maps_the_extreme_value_of_a_row_to_code_minus_128():
+    values = np.array([[1.28, -0.01, 0.5], [0, 0, 0]], np.float32)
     codes, scales = quantize_w8(values)
+    assert codes.tolist() == [[-128, 1, -50], [0, 0, 0]]
+    np.testing.assert_allclose(scales, [-0.01, 0], rtol=1e-6)
+    np.testing.assert_allclose(dequantize_w8(codes, scales), values, atol=1e-7)
+
+
+def test_embedding_rows_are_symmetric_as_in_the_engines_files():
+    values = np.array([[1.27, -0.01, 0.5], [0, 0, 0]], np.float32)
+    codes, scales = quantize_embedding(values)
     assert codes.tolist() == [[127, -1, 50], [0, 0, 0]]
     np.testing.assert_allclose(scales, [0.01, 0], rtol=1e-6)
-    np.testing.assert_allclose(dequantize_w8(codes, scales), values, atol=1e-7)
 
 
 def test_nibble_planes_stand_for_code_plus_128():
