@@ -14,8 +14,9 @@ import onnx
 
 from pytest_cannlm.build.graph import ELEMENT_TYPES
 from pytest_cannlm.build.schemes import Format
+from pytest_cannlm.build.weights import WEIGHT_FILE
 from pytest_cannlm.container.kirin import SimulatedModel, read_simulated
-from pytest_cannlm.errors import PackageError
+from pytest_cannlm.errors import EngineError, PackageError
 from pytest_cannlm.simulator.session import Shape
 
 _ITEM_BYTES = {ELEMENT_TYPES[name]: np.dtype(name).itemsize for name in ELEMENT_TYPES}
@@ -103,6 +104,7 @@ def read_package(folder: Path) -> LoadedPackage:
     Raises:
         PackageError: a file is missing or says something that does not fit the others; a real package.
         ContainerError: the ``.omc`` is damaged.
+        EngineError: the weight file is missing or too short.
     """
     executor, context = _json(folder / "executor.json"), _json(folder / "context.json")
     try:
@@ -123,7 +125,58 @@ def read_package(folder: Path) -> LoadedPackage:
                 "embedding file does not fit executor.json", file=file, found=f"{found} bytes", expected=f"{size} bytes"
             )
     graph = onnx.load_model_from_string(model.runtime_graph)
-    return LoadedPackage(folder, executor, context, tokenizer, model, graph, _load_of(graph))
+    package = LoadedPackage(folder, executor, context, tokenizer, model, graph, _load_of(graph))
+    _check_cache(package)
+    _check_weights(package)
+    return package
+
+
+def _check_cache(package: LoadedPackage) -> None:
+    """executor.json must describe the cache that the graph was compiled for; the real engine crashes if it does not."""
+    compiled = {
+        value.name: tuple(d.dim_value or -1 for d in value.type.tensor_type.shape.dim)
+        for value in package.graph.graph.input
+        if value.name.startswith("past_key_in")
+    }
+    shape = package.shape
+    described = {f"past_key_in{i}": (shape.kv_heads, shape.head_dim, -1) for i in range(shape.layers)}
+    if compiled != described:
+        raise PackageError(
+            "executor.json does not describe the compiled KV cache",
+            file=package.folder / "executor.json",
+            field="num_hidden_layers, num_attention_kv_heads, num_attention_head_dims",
+            found=f"{shape.layers} layers of {shape.kv_heads} heads of {shape.head_dim}",
+            expected=f"{len(compiled)} layers of {next(iter(compiled.values()), ())[:2]} (heads, size)",
+        )
+
+
+def _check_weights(package: LoadedPackage) -> None:
+    """Weights come from the package's own weight file and are all there."""
+    needed = 0
+    for tensor in package.graph.graph.initializer:
+        places = {entry.key: entry.value for entry in tensor.external_data}
+        if not places:
+            continue
+        if places["location"] != WEIGHT_FILE:
+            raise PackageError(
+                "the compiled graph reads weights from elsewhere",
+                file=package.folder,
+                field=tensor.name,
+                found=places["location"],
+                expected=WEIGHT_FILE,
+            )
+        needed = max(needed, int(places["offset"]) + int(places["length"]))
+    weights = package.folder / WEIGHT_FILE
+    size = weights.stat().st_size if weights.is_file() else 0
+    if size < needed:
+        raise EngineError(
+            "LoadPrivateWeight: weightFileSize - constSize >= variableSize false",
+            file=weights,
+            found=f"{size} bytes",
+            expected=f"{needed} bytes",
+            remedy="the weight file is missing or was cut; build or push the package again",
+            code="1",
+        )
 
 
 def _load_of(graph: onnx.ModelProto) -> Load:

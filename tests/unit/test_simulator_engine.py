@@ -244,11 +244,38 @@ def test_package_of_another_cann_crashes_the_process(tiny_packages, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "error"), [("header", ContainerError), ("missing-weights", Exception), ("truncate", Exception)]
+    ("damage", "error", "match"),
+    [
+        ("header", ContainerError, "magic"),
+        ("missing-weights", EngineError, "LoadPrivateWeight.*found: 0 bytes"),
+        ("truncate", EngineError, "LoadPrivateWeight"),
+    ],
 )
-def test_damaged_packages_do_not_load(tiny_packages, tmp_path, damage, error):
+def test_damaged_packages_do_not_load(tiny_packages, tmp_path, damage, error, match):
     copy = relabel(tiny_packages(), tmp_path / "damaged", damage=damage)
-    with pytest.raises(error):
+    with pytest.raises(error, match=match):
+        SimulatedEngine().load(str(copy.package), {})
+
+
+def test_weights_outside_the_package_are_refused(tiny_packages, tmp_path):
+    from pytest_cannlm.build.weights import WEIGHT_FILE
+    from pytest_cannlm.container.kirin import read_simulated, write_simulated_omc
+
+    copy = relabel(tiny_packages(), tmp_path / "copy")
+    path = next(copy.package.glob("*.omc"))
+    graph = read_simulated(path).runtime_graph
+    path.unlink()
+    write_simulated_omc(
+        path,
+        name="tiny",
+        chip="KirinX90",
+        build_version="6.1.1.0",
+        inputs=(),
+        outputs=(),
+        weight_size=1,
+        runtime_graph=graph.replace(WEIGHT_FILE.encode(), b"../outside.weight"),
+    )
+    with pytest.raises(PackageError, match="elsewhere"):
         SimulatedEngine().load(str(copy.package), {})
 
 
@@ -256,6 +283,8 @@ def test_damaged_packages_do_not_load(tiny_packages, tmp_path, damage, error):
     ("file", "key", "value", "match"),
     [
         ("executor.json", "vocab_size", 511, "does not fit"),
+        ("executor.json", "num_hidden_layers", 3, "3 layers"),
+        ("executor.json", "num_attention_kv_heads", 4, "4 heads"),
         ("executor.json", "hidden_size", None, "hidden_size"),
         ("context.json", "sampler", None, "sampler"),
     ],
