@@ -14,7 +14,7 @@ from pytest_cannlm.report.text import pad, shorten, visible, width
 WriteLine = Callable[[str], object]
 """Takes one line without its end, as a pytest terminal reporter's ``write_line`` does."""
 
-_COLUMNS = ("test", "figure", "found", "limit", "margin", "kind", "verdict")
+_COLUMNS = ("figure", "found", "limit", "margin", "kind", "verdict")
 _RIGHT = frozenset({"found", "limit", "margin"})
 _GAP = "  "
 _SHORTEST_ID = 16
@@ -32,22 +32,23 @@ def render(run: RunRecord, write_line: WriteLine, *, columns: int = 100) -> None
 
 
 def table(run: RunRecord, *, columns: int = 100) -> list[str]:
-    """Heading and one line per verdict, cells aligned; empty if nothing was judged."""
-    rows = [_row(test, verdict) for test in run.tests for verdict in test.verdicts]
-    if not rows:
+    """Heading, then each judged test's id and a line per verdict under it, cells aligned; empty if nothing was judged."""
+    judged = [(test, [_row(verdict) for verdict in test.verdicts]) for test in run.tests if test.verdicts]
+    if not judged:
         return []
-    others = sum(
-        max(width(cell) for cell in column) + len(_GAP) for column in list(zip(_COLUMNS, *rows, strict=True))[1:]
-    )
-    room = max(_SHORTEST_ID, columns - others)
-    shown = [_COLUMNS, *((shorten(row[0], room), *row[1:]) for row in rows)]
-    widths = [max(width(cell) for cell in column) for column in zip(*shown, strict=True)]
-    return [
-        _GAP.join(
+    cells = [_COLUMNS, *(row for _, rows in judged for row in rows)]
+    widths = [max(width(cell) for cell in column) for column in zip(*cells, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        aligned = (
             pad(cell, size, right=name in _RIGHT) for name, cell, size in zip(_COLUMNS, row, widths, strict=True)
-        ).rstrip()
-        for row in shown
-    ]
+        )
+        return (_GAP + _GAP.join(aligned)).rstrip()
+
+    lines = [line(_COLUMNS)]
+    for test, rows in judged:
+        lines += [shorten(visible(test.nodeid), max(_SHORTEST_ID, columns)), *map(line, rows)]
+    return lines
 
 
 def summary(run: RunRecord) -> list[str]:
@@ -162,10 +163,9 @@ def _where(test: TestRecord) -> str:
     return ", ".join([*parts, f"CANN {test.cann}"] if test.cann else parts)
 
 
-def _row(test: TestRecord, verdict: Verdict) -> tuple[str, ...]:
+def _row(verdict: Verdict) -> tuple[str, ...]:
     figure = verdict.figure
     return (
-        visible(test.nodeid),
         visible(verdict.name),
         "–" if figure is None else format_value(figure.value, figure.unit),
         "–" if verdict.limit is None else format_value(verdict.limit, verdict.unit),
