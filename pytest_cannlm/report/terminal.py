@@ -32,7 +32,7 @@ def render(run: RunRecord, write_line: WriteLine, *, columns: int = 100) -> None
 
 
 def table(run: RunRecord, *, columns: int = 100) -> list[str]:
-    """Heading, then each judged test's id and a line per verdict under it, cells aligned; empty if nothing was judged."""
+    """Heading, then each judged test's id with a line per verdict under it, aligned; empty if nothing was judged."""
     judged = [(test, [_row(verdict) for verdict in test.verdicts]) for test in run.tests if test.verdicts]
     if not judged:
         return []
