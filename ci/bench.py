@@ -1,10 +1,10 @@
-"""How fast the product is, each row beside its peer or limit, measured in one run.
+"""How fast the product is: each row beside its peer or limit, measured in one run.
 
     python3 ci/bench.py [NAME...] [--list] [--json]
 
-A row is {"name", "ratio", "goal", "better", "figure", "unit", "against"}: ``ratio`` is to be at most (``"lower"``) or at
-least (``"higher"``) ``goal``. Both sides of a ratio alternate, and medians are compared. Exit status: 0 all goals met,
-1 a goal missed, 3 a row could not be measured (its ratio is null).
+A row is {"name", "ratio", "goal", "better", "figure", "unit", "against"}; ``ratio`` is to be at most ("lower") or at
+least ("higher") ``goal``. The sides of a ratio alternate, and medians are compared. Exit status: 0 every goal is met,
+1 a goal is missed, 3 a row could not be measured (its ratio is null).
 """
 
 import argparse
@@ -17,32 +17,57 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from environment import ROOT, VENV, python_with
 
 MODEL = "smollm2-135m"
-PROMPT = "What is the capital of France?"
+QUESTION = "What is the capital of France?"
+BUILD_LIMIT_S = 20
+UNUSED_LIMIT_MS = 15
 
 
 @dataclass(frozen=True)
-class Row:
-    """One comparison."""
+class Measured:
+    """What a bench found: the ratio that is judged, and the figure that a reader knows what to do with."""
 
-    name: str
     ratio: float | None
-    goal: float
-    better: str
     figure: float | None
     unit: str
-    against: str
 
-    @property
-    def met(self) -> bool:
-        """Whether the goal is reached."""
-        if self.ratio is None:
-            return False
-        return self.ratio <= self.goal if self.better == "lower" else self.ratio >= self.goal
+
+@dataclass(frozen=True)
+class Bench:
+    """One comparison and its goal."""
+
+    name: str
+    goal: float
+    better: str
+    against: str
+    measure: Callable[[], Measured]
+
+    def row(self) -> dict[str, Any]:
+        """The measured row; a null ratio with the reason where it could not be measured."""
+        against = self.against
+        try:
+            measured = self.measure()
+        except Exception as error:
+            measured, against = Measured(None, None, ""), f"not measured: {type(error).__name__}: {error}"
+        goal = {"goal": self.goal, "better": self.better}
+        found = asdict(measured)
+        return {
+            "name": self.name, "ratio": found["ratio"], **goal,
+            "figure": found["figure"], "unit": found["unit"], "against": against,
+        }  # fmt: skip
+
+
+def met(row: dict[str, Any]) -> bool:
+    """Whether the row's goal is reached."""
+    if row["ratio"] is None:
+        return False
+    return bool(row["ratio"] <= row["goal"] if row["better"] == "lower" else row["ratio"] >= row["goal"])
 
 
 def alternating(rounds: int, *sides: Callable[[], float]) -> list[float]:
@@ -52,12 +77,13 @@ def alternating(rounds: int, *sides: Callable[[], float]) -> list[float]:
 
 
 def cache_folder() -> Path:
-    """The user's own cache, where the model is fetched to."""
+    """The user's own cache."""
     from pytest_cannlm.settings import resolve
 
     return resolve(environment=os.environ).cache_folder
 
 
+@cache
 def checkpoint() -> Path:
     """The model's file, fetched if need be."""
     from pytest_cannlm.models.fetch import fetch
@@ -66,25 +92,26 @@ def checkpoint() -> Path:
     return fetch(MODEL, cache=cache_folder(), progress=PlainProgress())
 
 
-def sessions():  # type: ignore[no-untyped-def]
-    """The faithful engine's session on the w4a16 package and the float reference's."""
+@cache
+def sessions() -> tuple[Any, Any, list[int]]:
+    """The faithful engine's session on the w4a16 package, the float reference's session, and a chat prompt."""
     from pytest_cannlm.build import Recipe, build
     from pytest_cannlm.build.reference import float_reference
     from pytest_cannlm.parity.reference import OnnxReference
     from pytest_cannlm.progress import PlainProgress
     from pytest_cannlm.simulator.engine import SimulatedEngine
 
-    source, cache, progress = checkpoint(), cache_folder(), PlainProgress()
-    package = build(Recipe(MODEL, source), cache=cache, progress=progress)
+    progress = PlainProgress()
+    package = build(Recipe(MODEL, checkpoint()), cache=cache_folder(), progress=progress)
     engine = SimulatedEngine()
     engine.load(str(package.package), {})
-    reference = OnnxReference(float_reference(source, context=2048, cache=cache, progress=progress))
-    prompt = reference.tokenizer.encode(reference.tokenizer.render_chat([{"role": "user", "content": PROMPT}]))
-    return engine.session, reference.session, prompt
+    reference = OnnxReference(float_reference(checkpoint(), context=2048, cache=cache_folder(), progress=progress))
+    prompt = reference.tokenizer.render_chat([{"role": "user", "content": QUESTION}])
+    return engine.session, reference.session, reference.tokenizer.encode(prompt)
 
 
-def decode_seconds(session, prompt: list[int], tokens: int = 32) -> tuple[float, float]:  # type: ignore[no-untyped-def]
-    """Seconds per greedy decode step, and those of them that are not spent inside ONNX Runtime."""
+def decode(session: Any, prompt: list[int], tokens: int = 32) -> tuple[float, float]:
+    """Seconds per greedy decode step, and the part of them that is not spent inside ONNX Runtime."""
     session.rewind(0)
     logits = session.feed(prompt)
     kernels, began = session.kernel_seconds, time.perf_counter()
@@ -94,43 +121,40 @@ def decode_seconds(session, prompt: list[int], tokens: int = 32) -> tuple[float,
     return seconds / tokens, (seconds - (session.kernel_seconds - kernels)) / tokens
 
 
-def bench_decode() -> Row:
+def faithful_decode() -> Measured:
     """Faithful w4a16 decode against our own float32 decode of the same model."""
     quantized, reference, prompt = sessions()
-    ours, theirs = alternating(
-        9, lambda: decode_seconds(quantized, prompt)[0], lambda: decode_seconds(reference, prompt)[0]
-    )
-    return Row("decode", theirs / ours, 1.4, "higher", 1 / ours, "tokens/s", "float32 decode of the same model")
+    ours, theirs = alternating(9, lambda: decode(quantized, prompt)[0], lambda: decode(reference, prompt)[0])
+    return Measured(theirs / ours, 1 / ours, "tokens/s")
 
 
-def bench_python_share() -> Row:
-    """Share of a faithful w4a16 decode step that is spent in Python."""
+def python_share() -> Measured:
+    """The share of a faithful w4a16 decode step that is spent in Python."""
     quantized, _, prompt = sessions()
-    steps = [decode_seconds(quantized, prompt) for _ in range(9)]
+    steps = [decode(quantized, prompt) for _ in range(9)]
     share = statistics.median(python / whole for whole, python in steps)
-    return Row("python-share", share, 0.05, "lower", 100 * share, "% of a decode step", "the whole step")
+    return Measured(share, 100 * share, "% of a step")
 
 
-def bench_build() -> Row:
-    """The whole package from a GGUF file that was read once, against 20 s on 2 cores."""
+def whole_build() -> Measured:
+    """The four steps from a GGUF file that has been read once."""
     from pytest_cannlm.build import Recipe, build
     from pytest_cannlm.progress import SilentProgress
 
-    source = checkpoint()
-    source.read_bytes()
+    checkpoint().read_bytes()
 
     def once() -> float:
-        with tempfile.TemporaryDirectory() as cache:
+        with tempfile.TemporaryDirectory() as folder:
             began = time.perf_counter()
-            build(Recipe(MODEL, source), cache=Path(cache), progress=SilentProgress())
+            build(Recipe(MODEL, checkpoint()), cache=Path(folder), progress=SilentProgress())
             return time.perf_counter() - began
 
     seconds = statistics.median(once() for _ in range(3))
-    return Row("build", seconds / 20, 1.0, "lower", seconds, "s", "20 s on 2 cores")
+    return Measured(seconds / BUILD_LIMIT_S, seconds, "s")
 
 
-def bench_unused_plugin() -> Row:
-    """What the installed plugin adds to a pytest run without NPU tests, against 15 ms."""
+def unused_plugin() -> Measured:
+    """What the installed plugin adds to a pytest run without NPU tests; paired runs, plugin on and off in turn."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "test_nothing.py").write_text("def test_nothing(): pass\n")
 
@@ -140,27 +164,29 @@ def bench_unused_plugin() -> Row:
             subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
             return 1000 * (time.perf_counter() - began)
 
-        differences = [once() - once("-p", "no:cannlm") for _ in range(15)]
-    added = statistics.median(differences)
-    return Row("unused-plugin", added / 15, 1.0, "lower", added, "ms", "15 ms over pytest without it, paired runs")
+        once()
+        added = statistics.median(once() - once("-p", "no:cannlm") for _ in range(21))
+    return Measured(added / UNUSED_LIMIT_MS, added, "ms")
 
 
-BENCHES = {
-    "decode": bench_decode,
-    "python-share": bench_python_share,
-    "build": bench_build,
-    "unused-plugin": bench_unused_plugin,
-}
-GOALS = {"decode": (1.4, "higher"), "python-share": (0.05, "lower"), "build": (1.0, "lower"), "unused-plugin": (1.0, "lower")}
+BENCHES = (
+    Bench("decode", 1.4, "higher", "float32 decode of the same model", faithful_decode),
+    Bench("python-share", 0.05, "lower", "the whole decode step", python_share),
+    Bench("build", 1.0, "lower", f"{BUILD_LIMIT_S} s on 2 cores", whole_build),
+    Bench("unused-plugin", 1.0, "lower", f"{UNUSED_LIMIT_MS} ms over bare pytest", unused_plugin),
+)
 
 
-def measure(name: str) -> Row:
-    """The row of that name; its ratio is None if it could not be measured, with the reason."""
-    try:
-        return BENCHES[name]()
-    except Exception as error:
-        goal, better = GOALS[name]
-        return Row(name, None, goal, better, None, "", f"could not be measured: {type(error).__name__}: {error}")
+def show(row: dict[str, Any]) -> str:
+    """A row as a line for people."""
+    if row["ratio"] is None:
+        return f"{row['name']:15} -       {row['against']}"
+    bound = "at most" if row["better"] == "lower" else "at least"
+    verdict = "met" if met(row) else "MISSED"
+    return (
+        f"{row['name']:15} {row['ratio']:<7.3f} {bound} {row['goal']}: {verdict}; "
+        f"{row['figure']:.1f} {row['unit']}, measured against {row['against']}"
+    )
 
 
 def main() -> None:
@@ -170,25 +196,19 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="list the rows and measure nothing")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     asked = parser.parse_args()
-    unknown = set(asked.names) - set(BENCHES)
+    known = {bench.name: bench for bench in BENCHES}
+    unknown = sorted(set(asked.names) - set(known))
     if unknown:
-        parser.error(f"unknown row {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
+        parser.error(f"unknown row {', '.join(unknown)}; there are {', '.join(known)}")
     if asked.list:
-        print("\n".join(f"{name:15} {bench.__doc__}" for name, bench in BENCHES.items()))
+        print("\n".join(f"{bench.name:15} {bench.measure.__doc__}" for bench in BENCHES))
         return
     if Path(sys.prefix) != VENV:
         python = python_with("test")
         sys.exit(subprocess.run([python, Path(__file__), *sys.argv[1:]], cwd=ROOT, check=False).returncode)
-    rows = [measure(name) for name in asked.names or BENCHES]
-    if asked.json:
-        print(json.dumps([asdict(row) for row in rows], indent=1))
-    else:
-        for row in rows:
-            shown = "-" if row.ratio is None else f"{row.ratio:.3f}"
-            bound = "at most" if row.better == "lower" else "at least"
-            figure = "" if row.figure is None else f"{row.figure:.1f} {row.unit}"
-            print(f"{row.name:15} {shown:>7} ({bound} {row.goal}) {'met' if row.met else 'MISSED':7} {figure:25} {row.against}")
-    sys.exit(3 if any(row.ratio is None for row in rows) else int(not all(row.met for row in rows)))
+    rows = [known[name].row() for name in asked.names or known]
+    print(json.dumps(rows, indent=1) if asked.json else "\n".join(map(show, rows)))
+    sys.exit(3 if any(row["ratio"] is None for row in rows) else int(not all(map(met, rows))))
 
 
 if __name__ == "__main__":

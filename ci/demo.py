@@ -15,7 +15,6 @@ SUITE = ROOT / "docs" / "tutorial" / "suite"
 def main() -> None:
     """Run the suite; the exit status is pytest's."""
     python = python_with("test")
-    # capturing off while packages are built, so that the progress of the four steps is seen
     run([python, "-m", "pytest", SUITE, "--rootdir", SUITE, "-v", *sys.argv[1:]])
 
 

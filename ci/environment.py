@@ -13,7 +13,7 @@ MINIMUM = (3, 11)
 
 
 def python_with(extra: str) -> Path:
-    """The interpreter of ``.venv`` with this project and its ``extra`` installed; installs only what is not there yet."""
+    """The interpreter of ``.venv`` with this project and its ``extra``; installs only what is not there yet."""
     if sys.version_info < MINIMUM:
         sys.exit(f"Python {'.'.join(map(str, MINIMUM))} or newer is needed; this is {sys.version.split()[0]}")
     python = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
@@ -21,7 +21,7 @@ def python_with(extra: str) -> Path:
     wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + sys.version.encode()).hexdigest()
     if python.is_file() and stamp.is_file() and stamp.read_text() == wanted:
         return python
-    print(f"installing pytest-cannlm[{extra}] into {VENV} (once)", flush=True)
+    print(f"installing pytest-cannlm[{extra}] into {VENV} (once)", file=sys.stderr, flush=True)
     if not python.is_file():
         venv.create(VENV, with_pip=True)
     run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-e", f"{ROOT}[{extra}]"])

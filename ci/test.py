@@ -1,7 +1,7 @@
 """Install into .venv, then run every check: lint, format, types, tests.
 
-    python3 ci/test.py                    # everything
-    python3 ci/test.py tests/unit -k gate # pytest with these arguments only
+python3 ci/test.py                    # everything
+python3 ci/test.py tests/unit -k gate # pytest with these arguments only
 """
 
 import sys
