@@ -24,7 +24,7 @@ def python_with(extra: str) -> Path:
     print(f"installing pytest-cannlm[{extra}] into {VENV} (once)", file=sys.stderr, flush=True)
     if not python.is_file():
         venv.create(VENV, with_pip=True)
-    run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-e", f"{ROOT}[{extra}]"])
+    run([python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "-e", f"{ROOT}[{extra}]"])
     stamp.write_text(wanted)
     return python
 

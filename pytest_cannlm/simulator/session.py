@@ -76,6 +76,7 @@ class DecoderSession:
         self._keys: list[Float32] = []
         self._values: list[Float32] = []
         self._capacity = 0
+        self._feeds: dict[str, Any] = {}
         self.length = 0
         self.kernel_seconds = 0.0
         self.rewind(0)
@@ -109,29 +110,24 @@ class DecoderSession:
                 yield rows
 
     def _step(self, ids: Sequence[int], wanted: npt.NDArray[np.int64]) -> Float32:
-        count, start = len(ids), self.length
-        if start > self._capacity:
-            self._resize(-(-start // _CACHE_STEP) * _CACHE_STEP)
-        past = self._capacity
-        feeds: dict[str, Any] = {
+        count, start, past = len(ids), self.length, self._capacity
+        self._feeds |= {
             "input_embed": self._embedding(np.asarray(ids, np.int64)),
             "position_ids": np.arange(start, start + count, dtype=np.int64),
             "attention_mask": self._mask(start, count),
             "cache_split": np.array([past, count], np.int64),
             "logit_rows": wanted,
         }
-        for i in range(self._shape.layers):
-            feeds[f"past_key_in{i}"] = self._keys[i]
-            feeds[f"past_value_in{i}"] = self._values[i]
         began = time.perf_counter()
-        logits, *fresh = self._session.run(self._outputs, feeds)
+        logits, *fresh = self._session.run(self._outputs, self._feeds)
         self.kernel_seconds += time.perf_counter() - began
         end = start + count
         if end > past:
             self._resize(-(-end // _CACHE_STEP) * _CACHE_STEP)
-        for i in range(self._shape.layers):
-            self._keys[i][:, :, start:end] = fresh[2 * i]
-            self._values[i][:, start:end, :] = fresh[2 * i + 1]
+        for keys, new in zip(self._keys, fresh[0::2], strict=True):
+            keys[:, :, start:end] = new
+        for values, new in zip(self._values, fresh[1::2], strict=True):
+            values[:, start:end] = new
         self.length = end
         result: Float32 = logits
         return result
@@ -152,3 +148,6 @@ class DecoderSession:
             keys[i][:, :, :kept] = self._keys[i][:, :, :kept]
             values[i][:, :kept, :] = self._values[i][:, :kept, :]
         self._keys, self._values, self._capacity = keys, values, capacity
+        # ONNX Runtime reads the arrays where they are: what is written into them later is seen without another feed
+        self._feeds |= {f"past_key_in{i}": array for i, array in enumerate(keys)}
+        self._feeds |= {f"past_value_in{i}": array for i, array in enumerate(values)}
