@@ -74,8 +74,12 @@ class Recipe:
                 found=self.context,
                 expected=f"a multiple of {self.prefill}, at least {MIN_CONTEXT}",
             )
-        versions.parse(self.cann)
-        return replace(self, scheme=scheme_named(self.scheme).name, chip=chips.normalize(self.chip))
+        if versions.parse(self.cann).space != "build":
+            raise UsageError("not a CANN version", field="cann", found=self.cann, expected="numbers such as 6.1.1.0")
+        chip = chips.normalize(self.chip)
+        if chip not in chips.known_chips():
+            raise _unknown("chip", self.chip, chips.known_chips())
+        return replace(self, scheme=scheme_named(self.scheme).name, chip=chip)
 
     def facts(self, *steps: str) -> dict[str, Any]:
         """The fields that the named steps depend on, JSON-ready."""

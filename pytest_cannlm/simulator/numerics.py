@@ -5,7 +5,8 @@ fp16 (to nearest even, overflow to infinity) by a pair of Casts behind the node 
 ``.f32`` are the inside of what the NPU runs as one operator (RMSNorm, RoPE, SiLU, partial sums of one matrix product),
 and the logits, which the engine's interface returns as float32. That those operators keep float32 inside is assumed.
 
-*fast*: kernels quantize activations to int8 and nothing is rounded. Texts are similar; numbers are not the NPU's.
+*fast*: kernels quantize activations to int8 and nothing is rounded. For trying a suite out: numbers and texts differ
+from those of the NPU, most of all with 4-bit weights.
 
 *exact*: neither; what the same weights would give in float32. References use it.
 """
