@@ -1,0 +1,119 @@
+"""Checks of single marker arguments: each returns the value as it is kept, or raises ValueError saying what it wanted.
+
+``True`` is no number here, NaN and infinity are no limits, and a bare number is no size.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytest_cannlm.errors import CannlmError
+from pytest_cannlm.settings import nearest
+
+Check = Callable[[Any], Any]
+COLLECTIONS = (list, tuple, set, frozenset)
+
+
+def number(value: Any) -> float:
+    """A finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError("expected a finite number")
+    return float(value)
+
+
+def positive(value: Any) -> float:
+    """A finite number above 0."""
+    try:
+        checked = number(value)
+    except ValueError:
+        checked = 0.0
+    if checked <= 0:
+        raise ValueError("expected a number above 0")
+    return checked
+
+
+def between(low: float, high: float) -> Check:
+    """A number strictly between two others."""
+
+    def check(value: Any) -> float:
+        checked = number(value)
+        if not low < checked < high:
+            raise ValueError(f"expected a number above {low:g} and below {high:g}")
+        return checked
+
+    return check
+
+
+def share(value: Any) -> float:
+    """A share: above 0 and at most 1."""
+    checked = number(value)
+    if not 0 < checked <= 1:
+        raise ValueError("expected a share above 0 and at most 1")
+    return checked
+
+
+def count(least: int) -> Check:
+    """A whole number of at least ``least``."""
+
+    def check(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"expected a whole number of at least {least}")
+        return value
+
+    return check
+
+
+def text(value: Any) -> str:
+    """A text that is not blank; a path counts as its text."""
+    plain = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(plain, str) or not plain.strip() or "\0" in plain:
+        raise ValueError("expected a text that is not empty")
+    return plain
+
+
+def size(value: Any) -> int:
+    """Bytes from a text with a unit. A bare number is refused: MB and MiB differ by 5 %."""
+    from pytest_cannlm.measure.units import parse_bytes
+
+    try:
+        checked = parse_bytes(value) if isinstance(value, str) else 0
+    except CannlmError as error:
+        raise ValueError(str(error)) from None
+    if checked <= 0:
+        raise ValueError('expected a size above 0 with its unit, such as "400MiB" or "1.5GB"')
+    return checked
+
+
+def one_of(*choices: str, aliases: Mapping[str, str] | None = None) -> Check:
+    """One of the given words, or an alias of one."""
+
+    def check(value: Any) -> str:
+        word = (aliases or {}).get(value, value) if isinstance(value, str) else value
+        if not isinstance(word, str) or word not in choices:
+            hint = nearest(word, choices) if isinstance(word, str) else None
+            raise ValueError(f"expected {', '.join(choices)}" + (f"; did you mean {hint!r}?" if hint else ""))
+        return word
+
+    return check
+
+
+def each(check: Check, *, least: int = 0) -> Check:
+    """A tuple of checked values from one value, a list or a set; duplicates are dropped."""
+
+    def check_all(value: Any) -> tuple[Any, ...]:
+        checked = tuple(
+            dict.fromkeys(check(one) for one in in_order(value if isinstance(value, COLLECTIONS) else [value]))
+        )
+        if len(checked) < least:
+            raise ValueError(f"expected at least {least}")
+        return checked
+
+    return check_all
+
+
+def in_order(values: Any) -> list[Any]:
+    """The values in an order that every process agrees on: a set has none of its own, so it is sorted."""
+    return sorted(values, key=str) if isinstance(values, (set, frozenset)) else list(values)

@@ -1,0 +1,212 @@
+"""The commands. Each collects what was asked for, calls the room that does it, and puts the result into an answer."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pytest_cannlm import __version__
+from pytest_cannlm.cli.answers import BAD, GOOD, UNKNOWN, Answer, from_os_error, show, show_error
+from pytest_cannlm.errors import CannlmError, UsageError
+from pytest_cannlm.progress import Progress, progress_for
+from pytest_cannlm.settings import Settings, read_toml_files, resolve
+
+app = typer.Typer(
+    help="Build language models for Kirin NPUs, run them, and look into what was built.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output; progress on standard error.")]
+Cache = Annotated[Path | None, typer.Option(help="Folder for models and built packages.", metavar="DIR")]
+
+_ClickError: Any = typer.BadParameter.__mro__[2]
+"""The base of the parser's own errors; typer brings its own copy of click and does not export it."""
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code. Errors are one message, never a traceback."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    as_json = "--json" in arguments
+    try:
+        code = app(arguments, prog_name="cannlm", standalone_mode=False)
+        return code if isinstance(code, int) else GOOD
+    except CannlmError as error:
+        return show_error(error, as_json=as_json)
+    except _ClickError as error:
+        return show_error(UsageError(error.format_message()), as_json=as_json)
+    except OSError as error:
+        return show_error(from_os_error(error), as_json=as_json)
+    except (KeyboardInterrupt, typer.Abort):
+        print("cannlm: interrupted", file=sys.stderr)
+        return 130
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"cannlm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Build language models for Kirin NPUs, run them, and look into what was built."""
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="A model of the catalogue.")],
+    cache: Cache = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Download nothing.")] = False,
+    json_: Json = False,
+) -> int:
+    """Get a model of the catalogue into the model cache; nothing is done if it is there."""
+    from pytest_cannlm.models.catalogue import find
+    from pytest_cannlm.models.fetch import fetch as fetch_model
+
+    entry = find(name)
+    path = fetch_model(entry.name, cache=_settings(cache).cache_folder, progress=_progress(), offline=offline)
+    data = {"name": entry.name, "title": entry.title, "path": str(path), "license": entry.license}
+    return show(Answer(data, [f"{entry.title} ({entry.license})", str(path)]), as_json=json_)
+
+
+@app.command()
+def build(
+    model: Annotated[str, typer.Argument(help="A model of the catalogue, or the path of a checkpoint.")],
+    scheme: Annotated[str, typer.Option(help="fp16, w8a16 (int8) or w4a16.")] = "w4a16",
+    group_size: Annotated[int | None, typer.Option(help="Weights per 4-bit scale.")] = None,
+    quantizer: Annotated[str, typer.Option(help="How weights are rounded: rtn.")] = "rtn",
+    calibration: Annotated[Path | None, typer.Option(help="Texts for quantizers that calibrate.")] = None,
+    context: Annotated[int, typer.Option(help="Positions of the KV cache.")] = 2048,
+    chip: Annotated[str, typer.Option(help="The chip to build for.")] = "KirinX90",
+    cann: Annotated[str, typer.Option(help="The CANN version to build for.")] = "6.1.1.0",
+    converter: Annotated[str, typer.Option(help="simulated, omg or atc.")] = "simulated",
+    out: Annotated[Path | None, typer.Option(help="Folder for a copy of the package.", metavar="DIR")] = None,
+    cache: Cache = None,
+    json_: Json = False,
+) -> int:
+    """Quantize, export, convert and assemble a package."""
+    from pytest_cannlm.build import Recipe
+    from pytest_cannlm.build import build as build_package
+    from pytest_cannlm.harness.session import short_name
+    from pytest_cannlm.models.fetch import resolve_model
+
+    if calibration is not None:
+        raise UsageError(
+            f"the quantizer {quantizer} takes no calibration texts", field="--calibration", found=calibration
+        )
+    folder, progress = _settings(cache).cache_folder, _progress()
+    recipe = Recipe(
+        model=short_name(model),
+        checkpoint=resolve_model(model, cache=folder, progress=progress),
+        scheme=scheme,
+        group_size=group_size,
+        quantizer=quantizer,
+        context=context,
+        chip=chip,
+        cann=cann,
+        converter=converter,
+    )
+    built = build_package(recipe, cache=folder, progress=progress, out=out)
+    steps = [{"step": one.step, "cached": one.cached, "seconds": round(one.seconds, 3)} for one in built.steps]
+    lines = [f"{one.step}: {'cached' if one.cached else f'{one.seconds:.1f} s'}" for one in built.steps]
+    data = {"package": str(built.package), "steps": steps, "manifest": str(built.manifest)}
+    return show(Answer(data, [*lines, str(built.package)]), as_json=json_)
+
+
+@app.command("run")
+def run_package(
+    package: Annotated[Path, typer.Argument(help="A package folder, or the folder above it.")],
+    prompt: Annotated[str, typer.Option(help="What to ask.")],
+    max_new_tokens: Annotated[int, typer.Option(help="At most so many tokens.")] = 128,
+    greedy: Annotated[bool, typer.Option("--greedy", help="No sampling, whatever context.json says.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
+    npu: Annotated[str, typer.Option(help="The device.", metavar="DEVICE")] = "sim",
+    json_: Json = False,
+) -> int:
+    """Load a package on a device, ask one thing, and show the answer with its times."""
+    from pytest_cannlm.harness.single import ask
+
+    reply = ask(
+        package, prompt, device=npu, max_new_tokens=max_new_tokens, greedy=greedy, raw=raw, settings=_settings()
+    )
+    keys = ("text", "tokens", "finish", "ttft_ms", "tpot_ms", "kind", "served_by")
+    times = ", ".join(
+        f"{label} {value:.1f} ms"
+        for label, value in (("first token after", reply.ttft_ms), ("then per token", reply.tpot_ms))
+        if value is not None
+    )
+    facts = f"[{len(reply.tokens)} tokens, {times} ({reply.kind}), {reply.finish}; served by {reply.served_by}]"
+    data = {key: getattr(reply, key) for key in keys}
+    return show(Answer(data, [reply.text, facts]), as_json=json_)
+
+
+@app.command()
+def inspect(
+    file: Annotated[Path, typer.Argument(help="An .om or .omc file, or a package folder.")], json_: Json = False
+) -> int:
+    """Show what an offline-model file says about itself; a damaged one is named by what is wrong with it."""
+    from pytest_cannlm.build import locate_package
+    from pytest_cannlm.container.inspect import describe
+
+    if file.is_dir():
+        models = sorted(locate_package(file).package.glob("*.om*"))
+        if len(models) != 1:
+            raise UsageError("the folder holds not exactly one model file", file=file, found=len(models), expected=1)
+        file = models[0]
+    facts = describe(file)
+    lines = [f"{key}: {value}" for key, value in facts.items() if value not in (None, [])]
+    return show(Answer(facts, lines, BAD if facts["error"] else GOOD), as_json=json_)
+
+
+@app.command()
+def check(
+    package: Annotated[Path, typer.Argument(help="A package folder, the folder above it, or a single model file.")],
+    chip: Annotated[str, typer.Option(help="The chip of the target.")],
+    cann: Annotated[str, typer.Option(help="The CANN version of the target.")],
+    simulated: Annotated[
+        bool | None, typer.Option("--simulated/--real", help="What the target is (default: what the package is for).")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="exact, window or off.")] = None,
+    json_: Json = False,
+) -> int:
+    """Ask the gate whether a package may be loaded on a target, without loading it."""
+    from pytest_cannlm.harness.single import judge_at_gate
+
+    settings = _settings(cann_policy=policy)
+    decision = judge_at_gate(package, chip=chip, cann=cann, simulated=simulated, policy=settings.cann_policy)
+    data = {"answer": decision.answer, "code": decision.code, "reasons": decision.reasons()}
+    lines = [decision.answer, *(f"  {reason}" for reason in decision.reasons())]
+    code = {"load": GOOD, "refuse": BAD, "unknown": UNKNOWN}[decision.answer]
+    return show(Answer({**data, "bytes_read": decision.bytes_read}, lines, code), as_json=json_)
+
+
+@app.command()
+def doctor(cache: Cache = None, json_: Json = False) -> int:
+    """Say what this machine can do and what is missing, with the command that fixes it. Uses no network."""
+    from pytest_cannlm.cli.doctor import examine
+
+    return show(examine(_settings(cache).cache_folder), as_json=json_)
+
+
+def _settings(cache: Path | None = None, **given: object) -> Settings:
+    """The settings that hold where the command was started, the command's own options first."""
+    here = Path.cwd()
+    return resolve(
+        command_line={"cache": cache, **given}, environment=os.environ, files=read_toml_files(here), folder=here
+    )
+
+
+def _progress() -> Progress:
+    return progress_for(sys.stderr)

@@ -1,0 +1,115 @@
+"""What this machine can do: each check with its state, what was found, and the command that fixes it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from pytest_cannlm.cli.answers import ENVIRONMENT, GOOD, Answer
+
+State = Literal["ok", "missing", "optional"]
+"""``missing`` keeps the simulated NPU from working; ``optional`` is needed only for what ``needed_for`` says."""
+
+_FREE_BYTES = 3 * 10**9
+_LIBRARIES = ("onnxruntime", "onnx", "numpy", "tokenizers", "gguf", "safetensors", "httpx", "psutil", "filelock")
+_EXTRAS = (
+    ("huggingface_hub", "hub", "fetching models from the Hugging Face hub"),
+    ("xdist", "test", "running tests in parallel"),
+)
+_REAL = "real devices, which this version does not drive yet"
+_PROGRAMS = (
+    ("hdc", _REAL, "install the HarmonyOS command line tools and put hdc on PATH"),
+    ("adb", _REAL, "install the Android platform tools and put adb on PATH"),
+    ("omg", _REAL, "install the CANN Kit DDK and put its tools_omg folder on PATH"),
+    ("atc", _REAL, "install the CANN toolkit and source its set_env.sh"),
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    state: State
+    found: str
+    needed_for: str
+    fix: str | None = None
+
+
+def examine(cache: Path) -> Answer:
+    """All checks; the exit code is 3 if anything is missing that the simulated NPU needs."""
+    checks = list(_checks(cache))
+    healthy = all(check.state != "missing" for check in checks)
+    data = {"ok": healthy, "checks": [asdict(check) for check in checks]}
+    lines = []
+    for check in checks:
+        mark = {"ok": "ok      ", "missing": "MISSING ", "optional": "optional"}[check.state]
+        lines.append(f"{mark}  {check.name}: {check.found}" + ("" if check.state == "ok" else f" ({check.needed_for})"))
+        if check.fix and check.state != "ok":
+            lines.append(f"          fix: {check.fix}")
+    lines.append("The simulated NPU can be used." if healthy else "The simulated NPU cannot be used yet.")
+    return Answer(data, lines, GOOD if healthy else ENVIRONMENT)
+
+
+def _checks(cache: Path) -> Iterator[Check]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield Check(
+        "Python", "ok" if sys.version_info >= (3, 11) else "missing", version, "everything", "install Python 3.11"
+    )
+    for name in _LIBRARIES:
+        yield _distribution(name, "missing", "building and the simulated NPU", f"pip install {name}")
+    yield _pip()
+    yield _cache_folder(cache)
+    yield _free_space(cache)
+    for name, extra, purpose in _EXTRAS:
+        distribution = "pytest-xdist" if name == "xdist" else name
+        yield _distribution(distribution, "optional", purpose, f'pip install "pytest-cannlm[{extra}]"')
+    for program, purpose, fix in _PROGRAMS:
+        found = shutil.which(program)
+        yield Check(program, "ok" if found else "optional", found or "not on PATH", purpose, fix)
+
+
+def _distribution(name: str, otherwise: State, purpose: str, fix: str) -> Check:
+    try:
+        return Check(name, "ok", importlib.metadata.version(name), purpose, fix)
+    except importlib.metadata.PackageNotFoundError:
+        return Check(name, otherwise, "not installed", purpose, fix)
+
+
+def _pip() -> Check:
+    """pip fetches the demo model. Its index is not contacted: that would be the network."""
+    purpose, fix = "fetching the demo model", f"{sys.executable} -m ensurepip"
+    try:
+        version = importlib.metadata.version("pip")
+    except importlib.metadata.PackageNotFoundError:
+        return Check("pip", "optional", "not installed", purpose, fix)
+    if os.environ.get("PIP_NO_INDEX"):
+        return Check("pip", "optional", f"{version}, without an index", purpose, "unset PIP_NO_INDEX")
+    return Check("pip", "ok", f"{version}, index not contacted", purpose)
+
+
+def _cache_folder(cache: Path) -> Check:
+    purpose = "models and built packages"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache):
+            return Check("cache folder", "ok", str(cache), purpose)
+    except OSError as error:
+        reason = f"{cache}: {error.strerror or error}"
+        return Check("cache folder", "missing", reason, purpose, "set CANNLM_CACHE to a folder that can be written")
+
+
+def _free_space(cache: Path) -> Check:
+    existing = next(folder for folder in (cache, *cache.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
+    state: State = "ok" if free >= _FREE_BYTES else "missing"
+    found = f"{free / 1e9:.1f} GB free"
+    purpose = f"models and built packages; {_FREE_BYTES / 1e9:.0f} GB for the demo model in all schemes"
+    return Check("disk space", state, found, purpose, f"free some space, or set CANNLM_CACHE (now below {existing})")

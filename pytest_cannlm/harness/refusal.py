@@ -1,0 +1,119 @@
+"""``refuses_load``: offer a copy of the package that claims another CANN or chip, or is damaged, and see."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_cannlm.errors import CannlmError, EngineCrash, GateRefusal
+from pytest_cannlm.harness.judgement import Judged
+from pytest_cannlm.harness.run import Run
+from pytest_cannlm.markers import RefusesLoad
+from pytest_cannlm.measure.figures import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from pytest_cannlm.build import PackageFolder
+
+_EVIDENCE_LINES = 6
+
+EXPECTED: dict[str, tuple[str, ...]] = {
+    "cann": ("CANN_VERSION_MISMATCH", "CANN_VERSION_UNKNOWN"),
+    "chip": ("CHIP_MISMATCH", "CHIP_NOT_ALLOWED"),
+    "damage": ("PACKAGE_DAMAGED", "PACKAGE_INCOMPLETE"),
+}
+"""Codes that count as the right refusal where the marker names none; for a damaged header also every ``OM_`` code."""
+
+
+def judge(run: Run, marker: RefusesLoad, *, relabel: Callable[..., PackageFolder], scratch: Path) -> Judged:
+    """One verdict: whether the copy was refused, at the right place and for the right reason.
+
+    At the gate: the refusal carries the expected code, no engine was handed the copy, its process and footprint are as
+    before, and the good package loads afterwards. At the engine (the gate is off): a clean engine error passes; a crash
+    fails with its evidence. The copy is made below ``scratch``, best on the package's own file system: there its large
+    files are links.
+    """
+    scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="relabelled-", dir=scratch) as folder:
+        copy = relabel(run.package, Path(folder) / "copy", cann=marker.cann, chip=marker.chip, damage=marker.damage)
+        offer = _offer_to_gate if marker.at == "gate" else _offer_to_engine
+        outcome, reason = offer(run, marker, copy)
+    verdict = Verdict(
+        outcome=outcome,
+        figure=None,
+        name=f"refuses_load at {marker.at}",
+        limit=None,
+        unit="",
+        better="lower",
+        margin=None,
+        reason=reason,
+        look_at="the versions and chip that the gate read, and its policy (--npu-cann-policy)",
+        limit_source=f"marker on the {next(iter(marker.sources.values()))}",
+    )
+    return Judged((verdict,))
+
+
+def _offer_to_gate(run: Run, marker: RefusesLoad, copy: PackageFolder) -> tuple[Outcome, str]:
+    before = run.client.status()
+    footprint = run.client.memory().current
+    try:
+        run.client.load(copy.package, manifest=copy.manifest, target=run.target)
+    except GateRefusal as refusal:
+        if not _expected(marker, refusal.code):
+            return "fail", f"refused for another reason than {_wanted(marker)}: [{refusal.code}] {refusal}"
+        why = f"refused by the gate: [{refusal.code}] {refusal}"
+    except CannlmError as error:
+        return "fail", f"the gate let the copy through, and the engine then failed: {error}"
+    else:
+        return "fail", "the gate let the copy through, and the engine loaded it"
+    after = run.client.status()
+    if (after.loads, after.worker, after.package) != (before.loads, before.worker, before.package):
+        return "fail", f"{why}; but the engine was touched: before {before}, after {after}"
+    if run.client.memory().current != footprint:
+        return (
+            "fail",
+            f"{why}; but the engine's footprint changed from {footprint} to {run.client.memory().current} bytes",
+        )
+    return _with_good_load(run, why)
+
+
+def _offer_to_engine(run: Run, marker: RefusesLoad, copy: PackageFolder) -> tuple[Outcome, str]:
+    try:
+        run.client.load(copy.package, manifest=copy.manifest, target=None)
+    except EngineCrash as crash:
+        lines = itertools.takewhile(lambda line: not line.startswith("Fatal Python error"), crash.log)
+        evidence = " | ".join(list(lines)[-_EVIDENCE_LINES:])
+        return (
+            "fail",
+            f"the engine did not refuse the copy, it crashed with {crash.found}; it said: {evidence or 'nothing'}",
+        )
+    except CannlmError as error:
+        if marker.error is not None and error.code != marker.error:
+            return "fail", f"refused for another reason than {marker.error}: [{error.code}] {error}"
+        return _with_good_load(run, f"refused by the engine: [{error.code}] {error}")
+    return "fail", "the engine loaded the copy"
+
+
+def _with_good_load(run: Run, why: str) -> tuple[Outcome, str]:
+    try:
+        run.client.load(run.package.package, manifest=run.package.manifest, target=run.target)
+    except CannlmError as error:
+        return "fail", f"{why}; but the good package does not load afterwards: {error}"
+    return "pass", f"{why}; the good package loads afterwards"
+
+
+def _expected(marker: RefusesLoad, code: str | None) -> bool:
+    if marker.error is not None:
+        return code == marker.error
+    damaged = marker.damage is not None and code is not None and code.startswith("OM_")
+    return damaged or code in EXPECTED[_wrong(marker)]
+
+
+def _wanted(marker: RefusesLoad) -> str:
+    return marker.error or " or ".join(EXPECTED[_wrong(marker)])
+
+
+def _wrong(marker: RefusesLoad) -> str:
+    return "cann" if marker.cann else "chip" if marker.chip else "damage"

@@ -1,0 +1,115 @@
+"""One test while it runs: its device, its package, its engine, and what its body asked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pytest_cannlm.agent.protocol import Capabilities, GenerateRequest, Generation, Kind
+from pytest_cannlm.errors import CannlmError, KVCacheOverflow, NotObservable
+from pytest_cannlm.harness.case import Case
+from pytest_cannlm.harness.rooms import EngineClient
+
+if TYPE_CHECKING:
+    from pytest_cannlm.build import PackageFolder
+    from pytest_cannlm.compat.gate import Target
+    from pytest_cannlm.devices.base import DeviceInfo
+    from pytest_cannlm.models.tokenizer import Tokenizer
+
+
+class NotRunError(CannlmError):
+    """The test does not apply to this device, or what it stands on broke earlier; it is skipped, counted and listed."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One generation of the body: the finished prompt text and what came back."""
+
+    prompt: str
+    generation: Generation
+
+
+@dataclass
+class Run:
+    """Everything that one test may use; made when it starts, gone when it ends."""
+
+    case: Case
+    device: DeviceInfo
+    package: PackageFolder
+    client: EngineClient
+    capabilities: Capabilities
+    target: Target
+    asked: list[Asked] = field(default_factory=list)
+
+    @property
+    def kind(self) -> Kind:
+        """What this device's figures are."""
+        return "modelled" if self.device.simulated else "measured"
+
+    @cached_property
+    def executor(self) -> dict[str, Any]:
+        """The package's ``executor.json``."""
+        text = (self.package.package / "executor.json").read_text(encoding="utf-8")
+        data: dict[str, Any] = json.loads(text)
+        return data
+
+    @property
+    def context(self) -> int:
+        """Positions of the KV cache: ``kv_cache_max_len``, prompt and generated tokens together."""
+        return int(self.executor["llm_config"]["kv_cache_max_len"])
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The package's tokenizer with the chat template from the manifest."""
+        from pytest_cannlm.models.tokenizer import Tokenizer
+
+        path = self.package.package / self.executor["tokenizer"]["path"]
+        facts = self.package.data.get("tokenizer", {})
+        return Tokenizer.from_json(
+            path.read_text(encoding="utf-8"),
+            chat_template=facts.get("chat_template"),
+            bos_token=facts.get("bos_token"),
+            eos_token=facts.get("eos_token"),
+            add_bos=bool(facts.get("add_bos", False)),
+        )
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Bytes of the external weights: what has to be in memory to compute at all."""
+        return sum(file.stat().st_size for file in self.package.package.glob("*.weight"))
+
+    def can(self, capability: str) -> bool:
+        """Whether the engine has ``capability``."""
+        return capability in self.capabilities.names
+
+    def need(self, capability: str) -> None:
+        """Raise :class:`NotObservable` if the engine lacks ``capability``, naming the interface it would need."""
+        if not self.can(capability):
+            note = self.capabilities.notes.get(capability)
+            raise NotObservable(
+                f"not observable: needs {capability}, which the engine on {self.device.name} does not have",
+                remedy=f"It would need {note}" if note else None,
+            )
+
+    def ask(self, request: GenerateRequest) -> Generation:
+        """Generate and remember it.
+
+        :raises KVCacheOverflow: prompt and new tokens did not fit the KV cache. The engine answers such a request with
+            its success code and garbage, so the count decides.
+        """
+        generation = self.client.generate(request)
+        used = generation.prompt_tokens + len(generation.tokens)
+        if used > self.context:
+            raise KVCacheOverflow(
+                "prompt and generated tokens do not fit the KV cache; the text is garbage although the engine "
+                f"returned {generation.return_code}",
+                field="kv_cache_max_len",
+                found=f"{generation.prompt_tokens} + {len(generation.tokens)} = {used} tokens",
+                expected=f"at most {self.context}",
+                remedy="Shorten the prompt, ask for fewer tokens, or build with a larger context",
+                code="KV_CACHE_OVERFLOW",
+            )
+        self.asked.append(Asked(request.text, generation))
+        return generation

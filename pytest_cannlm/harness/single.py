@@ -1,0 +1,108 @@
+"""One package, one question: what the command line asks of the harness, without a test around it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pytest_cannlm.devices import open_device, parse_device
+from pytest_cannlm.errors import PackageError
+from pytest_cannlm.harness.case import Case
+from pytest_cannlm.harness.npu import Npu, Reply
+from pytest_cannlm.harness.run import Run
+from pytest_cannlm.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_cannlm.compat.gate import Decision
+
+
+def ask(
+    package: Path,
+    prompt: str,
+    *,
+    device: str,
+    max_new_tokens: int,
+    greedy: bool,
+    raw: bool,
+    settings: Settings,
+) -> Reply:
+    """Load a package on a device and ask one thing, with the sampling of its ``context.json`` unless ``greedy``.
+
+    :param raw: continue the text as it is, without the chat template.
+    :raises CannlmError: wrong package, device, gate or engine; each names file and remedy.
+    """
+    from pytest_cannlm.build import locate_package
+    from pytest_cannlm.compat.gate import Target
+
+    found = locate_package(package)
+    spec = parse_device(device)
+    opened = open_device(spec)
+    try:
+        info = opened.info
+        target = Target(
+            chip=info.chip,
+            cann=info.cann,
+            device_version=info.device_version,
+            simulated=info.simulated,
+            policy=settings.cann_policy,
+            on_unknown=settings.cann_unknown,
+            chips=(info.chip,),
+        )
+        client = opened.agent()
+        client.load(found.package, manifest=found.manifest, target=target)
+        case = Case(device=spec, model=str(found.data.get("model", {}).get("name", package.name)))
+        npu = Npu()
+        npu.attach(Run(case, info, found, client, client.capabilities(), target))
+        sampling = {"do_sample": False} if greedy else sampling_of(found.package)
+        request = npu.generate if raw else npu.chat
+        return request(prompt, max_new_tokens=max_new_tokens, **sampling)
+    finally:
+        opened.close()
+
+
+def sampling_of(package: Path) -> dict[str, Any]:
+    """The sampler settings of a package's ``context.json``, as keyword arguments of :meth:`Npu.chat`.
+
+    :raises PackageError: the file is missing or is not JSON.
+    """
+    path = package / "context.json"
+    try:
+        sampler = json.loads(path.read_text(encoding="utf-8")).get("sampler", {})
+    except (OSError, ValueError) as error:
+        raise PackageError("context.json cannot be read", file=path, found=error, code="PACKAGE_INCOMPLETE") from None
+    names = {
+        "do_sample": "do_sample",
+        "temperature": "temperature",
+        "top-k": "top_k",
+        "top-p": "top_p",
+        "seed": "seed",
+        "repetition_penalty": "repetition_penalty",
+    }
+    return {ours: sampler[theirs] for theirs, ours in names.items() if theirs in sampler}
+
+
+def judge_at_gate(
+    package: Path, *, chip: str, cann: str, simulated: bool | None, policy: Literal["exact", "window", "off"]
+) -> Decision:
+    """The gate's decision on a package folder (with its manifest, if there is one) or on a single model file.
+
+    :param simulated: what the target is; None: what the package says that it is for.
+    """
+    from pytest_cannlm.build import locate_package
+    from pytest_cannlm.compat.gate import Target, decide
+    from pytest_cannlm.container.core import open_container
+    from pytest_cannlm.errors import ContainerError
+
+    folder, manifest = package, None
+    if package.is_dir():
+        found = locate_package(package)
+        folder, manifest = found.package, found.manifest
+    if simulated is None:
+        models = [package] if not package.is_dir() else sorted(folder.glob("*.om*"))[:1]
+        try:
+            simulated = bool(models) and open_container(models[0]).simulated
+        except ContainerError:
+            simulated = False  # the gate names what is wrong with the file
+    target = Target(chip=chip, cann=cann, simulated=simulated, policy=policy, chips=(chip,))
+    return decide(folder, target, manifest=manifest)

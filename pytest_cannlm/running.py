@@ -1,0 +1,242 @@
+"""pytest's side of a run: the harness of the session, and each NPU test from set-up to its report."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from pytest_cannlm import collection, options, recording
+from pytest_cannlm.collection import SOURCES
+from pytest_cannlm.errors import CannlmError, EnvironmentFailure
+from pytest_cannlm.names import CASE, HARNESS, PROBLEMS
+
+if TYPE_CHECKING:
+    from pytest_cannlm.harness.judgement import Judgement
+    from pytest_cannlm.harness.run import Run
+    from pytest_cannlm.harness.session import Harness
+    from pytest_cannlm.measure.figures import Verdict
+    from pytest_cannlm.report.record import Category, DeviceFacts, TestRecord
+
+_STATE: pytest.StashKey[State] = pytest.StashKey()
+
+
+@dataclass
+class State:
+    """One NPU test between set-up and report."""
+
+    run: Run | None = None
+    judgement: Judgement | None = None
+    error: CannlmError | None = None
+    """What broke while the test was made ready or judged."""
+
+
+def harness_of(config: pytest.Config) -> Harness:
+    """The harness of this process, made on first use."""
+    if HARNESS not in config.stash:
+        from pytest_cannlm.harness.session import Harness
+        from pytest_cannlm.live import progress_of
+        from pytest_cannlm.rooms import rooms_of
+
+        settings = options.settings_of(config)
+        config.stash[HARNESS] = Harness(settings, rooms=rooms_of(config), progress=progress_of(config))
+    return config.stash[HARNESS]
+
+
+def header_lines(config: pytest.Config) -> list[str]:
+    """Devices and policies, and with ``--npu-explain`` where every setting came from."""
+    settings = options.settings_of(config)
+    try:
+        pools = collection.device_pools(settings)
+    except CannlmError as error:
+        raise pytest.UsageError(str(error)) from None
+    devices = "; ".join(
+        ", ".join(spec.text for spec in pool.specs)
+        + (" (simulated: its figures are modelled)" if pool.kind == "sim" else "")
+        for pool in pools
+    )
+    required = ", NPU tests are required" if settings.required else ""
+    explained = settings.explain_lines() if settings.explain else []
+    return [f"npu: {devices}; CANN policy {settings.cann_policy}{required}", *(f"  {line}" for line in explained)]
+
+
+def collected(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Read and check the markers of all tests.
+
+    A worker of a parallel run cannot raise a usage error: pytest-xdist would turn it into an internal one. It hands the
+    mistakes to the process that reports the run, and runs nothing.
+    """
+    from pytest_cannlm.devices import worker_number
+
+    worker = worker_number(os.environ.get("PYTEST_XDIST_WORKER"))
+    try:
+        if not items:
+            collection.refuse_misspelled_selection(config)
+        collection.read_cases(items, config, options.settings_of(config), worker)
+        collection.group_by_placement(items)
+    except pytest.UsageError as mistakes:
+        if not hasattr(config, "workeroutput"):
+            raise
+        config.workeroutput[PROBLEMS] = list(mistakes.args)
+        items.clear()
+
+
+def lines_after_collection(config: pytest.Config, cases: list[pytest.Item]) -> list[str]:
+    """Where the NPU tests run, unless the header said it, and with ``--npu-explain`` where every argument came from."""
+    lines = [] if options.anything_given(config) else header_lines(config)
+    if options.settings_of(config).explain:
+        for item in cases:
+            lines += [f"{item.nodeid}:", *(f"  {line}" for line in item.stash[SOURCES])]
+    return lines
+
+
+def set_up(item: pytest.Item) -> None:
+    """Make device, package and engine ready, or say why the test is not run."""
+    if item.config.getoption("setupplan", False):
+        return
+    from pytest_cannlm.harness.run import NotRunError
+
+    state = item.stash[_STATE] = State()
+    try:
+        state.run = harness_of(item.config).begin(item.stash[CASE])
+    except NotRunError as reason:
+        pytest.skip(str(reason))
+    except CannlmError as error:
+        state.error = error
+        pytest.fail(_problem(error), pytrace=False)
+
+
+def judge(item: pytest.Item) -> None:
+    """Judge the markers; a verdict that fails, fails the test, and the text shows all that do."""
+    state = item.stash.get(_STATE, None)
+    if state is None or state.run is None:
+        return
+    from pytest_cannlm.harness.judging import judge as judge_run
+    from pytest_cannlm.report.terminal import failure_text
+
+    try:
+        judgement = judge_run(harness_of(item.config), state.run)
+        judgement = judgement.and_also(_verdicts_of_others(item, state.run))
+    except CannlmError as error:
+        state.error = error
+        pytest.fail(_problem(error), pytrace=False)
+    state.judgement = judgement
+    wrong = [*judgement.failed, *judgement.inconclusive]
+    if not wrong:
+        return
+    where = _facts(item, state)
+    text = "\n\n".join(failure_text(verdict, where) for verdict in wrong)
+    if judgement.failed or judgement.report_as is None:
+        pytest.fail(text, pytrace=False)
+    if judgement.report_as == "skip":
+        pytest.skip(text)
+    pytest.xfail(text)
+
+
+def tear_down(item: pytest.Item) -> None:
+    """The test is over."""
+    if HARNESS in item.config.stash:
+        item.config.stash[HARNESS].end()
+
+
+def complete_report(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+    """Attach the test's record; with ``--npu-required`` an NPU test that did not run becomes a failure."""
+    if report.when == "teardown" or (report.when == "setup" and report.passed):
+        return
+    state = item.stash.get(_STATE, None) or State()
+    category = _category(call, report, state)
+    reason = None
+    if category == "not-run":
+        reason = str(call.excinfo.value) if call.excinfo else "no reason given"
+        if options.settings_of(item.config).required:
+            _turn_into_failure(item, report, f"NPU test did not run: {reason} (--npu-required)")
+    if isinstance(report.longrepr, tuple) and report.longrepr[0] == __file__:
+        file, line, _ = item.location  # a skip of ours happened here, but it is about the test
+        report.longrepr = (file, (line or 0) + 1, report.longrepr[2])
+    record = replace(
+        _facts(item, state),
+        outcome=_outcome(report),
+        category=category,
+        verdicts=state.judgement.verdicts if state.judgement else (),
+        figures=state.judgement.further_figures if state.judgement else (),
+        not_run_reason=reason,
+        duration_s=call.duration,
+    )
+    recording.attach(item, report, record, _device_facts(state))
+
+
+def _problem(error: CannlmError) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _verdicts_of_others(item: pytest.Item, run: Run) -> tuple[Verdict, ...]:
+    found = item.config.hook.pytest_cannlm_judge(item=item, run=run)
+    return tuple(verdict for verdicts in found for verdict in verdicts or ())
+
+
+def _category(call: pytest.CallInfo[None], report: pytest.TestReport, state: State) -> Category:
+    if state.judgement is not None:
+        undecided = state.judgement.inconclusive and not state.judgement.failed
+        return "inconclusive" if undecided else "judged"
+    if report.passed:
+        return "judged"
+    if report.skipped and not hasattr(report, "wasxfail"):
+        return "not-run"
+    error = state.error or (call.excinfo.value if call.excinfo else None)
+    if isinstance(error, EnvironmentFailure):
+        return "environment"
+    return "judged" if state.error is not None else "body"
+
+
+def _outcome(report: pytest.TestReport) -> Literal["passed", "failed", "skipped", "error", "xfailed", "xpassed"]:
+    if hasattr(report, "wasxfail"):
+        return "xpassed" if report.passed else "xfailed"
+    return "error" if report.failed and report.when == "setup" else report.outcome
+
+
+def _turn_into_failure(item: pytest.Item, report: pytest.TestReport, text: str) -> None:
+    """Make the report of a skipped test that of a failed one, whose first line is ``text``."""
+    try:
+        pytest.fail(text, pytrace=False)
+    except pytest.fail.Exception as failure:
+        report.outcome = "failed"
+        report.longrepr = item.repr_failure(pytest.ExceptionInfo.from_exception(failure))
+
+
+def _facts(item: pytest.Item, state: State) -> TestRecord:
+    """Where a test ran, before it is known what became of it."""
+    case = item.stash[CASE]
+    from pytest_cannlm.report.record import TestRecord
+
+    device = state.run.device if state.run else None
+    return TestRecord(
+        nodeid=item.nodeid,
+        outcome="passed",
+        category="judged",
+        model=case.model,
+        scheme=case.scheme,
+        device=case.device.text,
+        chip=device.chip if device else None,
+        cann=device.cann if device else None,
+        simulated=device.simulated if device else case.device.kind == "sim",
+    )
+
+
+def _device_facts(state: State) -> DeviceFacts | None:
+    from pytest_cannlm.report.record import DeviceFacts
+
+    if state.run is None:
+        return None
+    device = state.run.device
+    return DeviceFacts(
+        name=device.name,
+        kind=device.kind,
+        chip=device.chip,
+        cann=device.cann,
+        device_version=device.device_version,
+        simulated=device.simulated,
+        ram_bytes=device.ram_bytes,
+        options=dict(device.options),
+    )

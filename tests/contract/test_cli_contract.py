@@ -1,0 +1,231 @@
+"""The command line's JSON documents and exit codes, as others rely on them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packages import write_package
+from samples import samples_dir
+from tiny import tiny_llama
+
+from pytest_cannlm.cli.app import run
+from pytest_cannlm.settings import OPTIONS
+
+
+@pytest.fixture
+def cli(capsys, monkeypatch, tmp_path, tiny_packages):
+    """``cli(*arguments)`` -> (exit code, JSON document or text, standard error)."""
+    for option in OPTIONS:
+        monkeypatch.delenv(option.env, raising=False)
+    monkeypatch.setenv("CANNLM_CACHE", str(tiny_packages.cache))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        capsys.readouterr()
+        code = run([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return code, json.loads(out) if "--json" in arguments else out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def package(tiny_packages):
+    return tiny_packages()
+
+
+def test_build_says_where_the_package_is_and_what_each_step_did(cli, tmp_path):
+    out = tmp_path / "out"
+    code, answer, progress = cli("build", tiny_llama(), "--context", 256, "--out", out, "--json")
+    assert code == 0
+    assert set(answer) == {"package", "steps", "manifest"}
+    assert [step["step"] for step in answer["steps"]] == ["quantize", "export", "convert", "assemble"]
+    assert all(set(step) == {"step", "cached", "seconds"} for step in answer["steps"])
+    assert Path(answer["package"]) == out / "package"
+    assert Path(answer["manifest"]).is_file()
+    assert "tiny-llama" in progress
+    code, again, _ = cli("build", tiny_llama(), "--context", 256, "--json")
+    assert code == 0
+    assert all(step["cached"] for step in again["steps"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "named"),
+    [
+        (["--scheme", "w4a61"], 2, "w4a61"),
+        (["--context", "100"], 2, "context"),
+        (["--converter", "omg"], 3, "omg"),
+        (["--converter", "omgg"], 2, "omgg"),
+        (["--quantizer", "gptq"], 2, "gptq"),
+        (["--calibration", "texts.txt"], 2, "--calibration"),
+        (["--contxt", "256"], 2, "contxt"),
+    ],
+)
+def test_wrong_builds_are_told_apart(cli, arguments, code, named):
+    found, answer, _ = cli("build", tiny_llama(), *arguments, "--json")
+    assert found == code
+    assert set(answer) >= {"error", "message"}
+    assert named in answer["message"]
+
+
+def test_run_answers_with_text_times_and_who_computed_it(cli, package):
+    code, answer, _ = cli("run", package.manifest.parent, "--prompt", "Hi", "--max-new-tokens", 4, "--greedy", "--json")
+    assert code == 0
+    assert set(answer) == {"text", "tokens", "finish", "ttft_ms", "tpot_ms", "kind", "served_by"}
+    assert len(answer["tokens"]) == 4
+    assert answer["kind"] == "modelled"
+    assert answer["ttft_ms"] > 0
+    assert answer["tpot_ms"] > 0
+    assert answer["served_by"] == "simulated KirinX90 (faithful)"
+
+
+def test_run_raw_leaves_the_prompt_alone(cli, package):
+    prompt = "word " * 60
+    _, chat, _ = cli("run", package.package, "--prompt", prompt, "--max-new-tokens", 1, "--json")
+    code, raw, _ = cli("run", package.package, "--prompt", prompt, "--max-new-tokens", 1, "--raw", "--json")
+    assert code == 0
+    assert raw["tokens"] != chat["tokens"]
+
+
+def test_run_text_names_kind_and_server(cli, package):
+    code, text, _ = cli("run", package.package, "--prompt", "Hi", "--max-new-tokens", 2)
+    assert code == 0
+    assert "(modelled)" in text
+    assert "served by simulated KirinX90" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "named"),
+    [
+        (["--npu", "sim?cann=6.0.1.0"], 1, "CANN_VERSION_MISMATCH"),
+        (["--npu", "sim:kirin9020"], 1, "CHIP_MISMATCH"),
+        (["--npu", "hdc"], 3, "DeviceError"),
+        (["--npu", "simm"], 2, "UsageError"),
+        (["--max-new-tokens", "0"], 2, "UsageError"),
+        (["--prompt", "<|im_end|>"], 2, "UsageError"),
+    ],
+)
+def test_run_tells_refusal_device_and_wrong_use_apart(cli, package, arguments, code, named):
+    found, answer, _ = cli("run", package.package, "--prompt", "Hi", *arguments, "--json")
+    assert (found, answer["error"]) == (code, named)
+
+
+def test_run_of_what_is_no_package(cli, tmp_path):
+    code, answer, _ = cli("run", tmp_path, "--prompt", "Hi", "--json")
+    assert (code, answer["error"]) == (1, "PACKAGE_INCOMPLETE")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer", "code"),
+    [
+        (["--chip", "KirinX90", "--cann", "6.1.1.0"], "load", 0),
+        (["--chip", "kirin x90", "--cann", "6.1.1.0"], "load", 0),
+        (["--chip", "KirinX90", "--cann", "6.0.1.0"], "refuse", 1),
+        (["--chip", "KirinX90", "--cann", "6.0.1.0", "--policy", "off"], "load", 0),
+        (["--chip", "Kirin9020", "--cann", "6.1.1.0"], "refuse", 1),
+        (["--chip", "KirinX90", "--cann", "6.1.1.0", "--real"], "refuse", 1),
+    ],
+)
+def test_check_answers_with_reasons_and_bytes(cli, package, arguments, answer, code):
+    found, document, _ = cli("check", package.package, *arguments, "--json")
+    assert (found, document["answer"]) == (code, answer)
+    assert set(document) >= {"answer", "reasons", "bytes_read"}
+    assert 0 < document["bytes_read"] <= 64 * 1024
+    if code:
+        assert document["reasons"]
+
+
+def test_check_names_a_damaged_package(cli, tmp_path):
+    folder = write_package(tmp_path / "package")
+    folder.joinpath("SubGraph_0.weight").unlink()
+    code, document, _ = cli("check", folder, "--chip", "KirinX90", "--cann", "6.1.1.0", "--json")
+    assert (code, document["code"]) == (1, "PACKAGE_INCOMPLETE")
+    assert "SubGraph_0.weight" in document["reasons"][0]
+
+
+def test_inspect_takes_a_package_folder(cli, package):
+    code, document, _ = cli("inspect", package.manifest.parent, "--json")
+    assert code == 0
+    assert (document["error"], document["dialect"], document["simulated"]) == (None, "kirin", True)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04" + bytes(500), b"x" * 1000])
+def test_inspect_rejects_what_is_no_container(cli, tmp_path, content):
+    file = tmp_path / "model.om"
+    file.write_bytes(content)
+    code, document, _ = cli("inspect", file, "--json")
+    assert code == 1
+    assert document["error"].startswith("OM")
+    assert document["message"]
+
+
+def sample_files():
+    folder = samples_dir()
+    if folder is None or not (folder / "om" / "expected.json").is_file():
+        return [pytest.param(None, {}, marks=pytest.mark.skip(reason="no samples folder: set CANNLM_SAMPLES"))]
+    files = json.loads((folder / "om" / "expected.json").read_text(encoding="utf-8"))["files"]
+    return [pytest.param(folder / "om" / name, facts, id=name) for name, facts in files.items()]
+
+
+@pytest.mark.parametrize(("file", "facts"), sample_files())
+def test_inspect_of_real_files(cli, file, facts):
+    code, document, _ = cli("inspect", file, "--json")
+    assert (code, document["error"]) == (1 if facts["error"] else 0, facts["error"])
+
+
+def test_fetch_of_an_unknown_model_names_the_nearest(cli):
+    code, answer, _ = cli("fetch", "smollm2-136m", "--json")
+    assert (code, answer["error"]) == (2, "UsageError")
+    assert "did you mean 'smollm2-135m'" in answer["message"]
+
+
+def test_fetch_offline_says_what_to_put_where(cli, monkeypatch, tmp_path):
+    monkeypatch.setenv("CANNLM_CACHE", str(tmp_path / "empty"))
+    code, answer, _ = cli("fetch", "smollm2-135m", "--offline", "--json")
+    assert code == 3
+    assert str(tmp_path / "empty") in answer["message"]
+
+
+def test_doctor_names_state_and_fix_of_everything(cli, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CANNLM_CACHE", str(tmp_path / "cache"))
+    code, answer, _ = cli("doctor", "--json")
+    assert (code, answer["ok"]) == (0, True)
+    checks = {check["name"]: check for check in answer["checks"]}
+    assert {"Python", "onnxruntime", "pip", "cache folder", "disk space", "hdc", "adb", "omg", "atc"} <= set(checks)
+    assert checks["hdc"]["state"] == "optional"
+    assert all(check["fix"] for check in answer["checks"] if check["state"] != "ok")
+
+
+def test_doctor_fails_where_the_cache_cannot_be_written(cli, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CANNLM_CACHE", str(tmp_path / "file" / "cache"))
+    code, text, _ = cli("doctor")
+    assert code == 3
+    assert "MISSING   cache folder" in text
+    assert "fix: set CANNLM_CACHE" in text
+
+
+@pytest.mark.parametrize("arguments", [[], ["bild"], ["check", "x"], ["build", "x", "--nonsense"]])
+def test_wrong_use_has_its_own_code_and_no_traceback(cli, arguments):
+    code, _, error = cli(*arguments)
+    assert code == 2
+    assert "Traceback" not in error
+
+
+def test_settings_of_the_folder_are_read(cli, tmp_path):
+    (tmp_path / "cannlm.toml").write_text("cach = 'x'\n")
+    code, answer, _ = cli("doctor", "--json")
+    assert code == 2
+    assert "did you mean 'cache'" in answer["message"]
+
+
+def test_the_installed_command_starts_without_heavy_imports(tmp_path):
+    heavy = ["numpy", "onnx", "onnxruntime", "httpx", "rich", "pytest"]
+    code = (
+        f"import sys; from pytest_cannlm.cli.app import run; run(['--version']); print(set({heavy}) & set(sys.modules))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout.splitlines()[-1] == "set()"

@@ -1,0 +1,147 @@
+"""The whole road on the simulated device with the tiny model: every marker passes once and fails once."""
+
+import json
+
+import psutil
+import pytest
+
+NPU = "@pytest.mark.npu(**NPU)\n"
+CHAT = "def test_it(npu):\n    reply = npu.chat('Hi', max_new_tokens=4)\n    assert reply.kind == 'modelled'\n"
+
+
+@pytest.fixture
+def simulated(npu_tests, pytester):
+    """Write and run tests on the real simulated device; nothing of it may be left running."""
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+
+    def run(source, *arguments):
+        npu_tests(source)
+        pytester.makeconftest("")
+        result = pytester.runpytest("--npu-report=report.json", *arguments)
+        left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before and p.is_running()]
+        assert left == [], "every process that was started has ended"
+        return result
+
+    return run
+
+
+def test_every_marker_passes(simulated, pytester):
+    result = simulated(
+        NPU
+        + "@pytest.mark.token_latency(decode_ms=45, ttft_ms=800, prefill_tps=1)\n"
+        + "@pytest.mark.memory_ceiling(load='1MiB', peak='2MiB', retained='1KiB', kv_per_token='1KiB')\n"
+        + "@pytest.mark.parity(kl_mean=2, top1=0.1)\n"
+        + "@pytest.mark.refuses_load(cann='6.0.1.0')\n"
+        + CHAT
+    )
+    result.assert_outcomes(passed=1)
+    (test,) = json.loads(pytester.path.joinpath("report.json").read_text())["tests"]
+    assert {verdict["outcome"] for verdict in test["verdicts"]} == {"pass"}
+    assert len(test["verdicts"]) == 10
+    assert {figure["kind"] for figure in test["figures"]} == {"modelled"}
+
+
+ANOTHER_CANN = "@pytest.mark.refuses_load(cann='6.0.1.0')\n"
+FAILING = {
+    "decode": ("@pytest.mark.token_latency(decode_ms=0.5)\n", "decode_ms: fail: even the lower bound*"),
+    "ttft": ("@pytest.mark.token_latency(ttft_ms=0.5)\n", "ttft_ms: fail*"),
+    "load": ("@pytest.mark.memory_ceiling(load='1KiB')\n", "load: fail*"),
+    "kv": ("@pytest.mark.memory_ceiling(kv_per_token='1B')\n", "kv_per_token: fail*"),
+    "parity": ("@pytest.mark.parity(kl_mean=1e-6)\n", "kl_mean: fail*"),
+    "the profile": ("@pytest.mark.parity(profile='fp16')\n", "kl_mean: fail*"),
+    "greedy text": ("@pytest.mark.parity(prefix_tokens=33)\n", "prefix_tokens: fail*"),
+    "its own version": (ANOTHER_CANN.replace("6.0.", "6.1."), "*the gate let the copy through*"),
+    "a crash": (ANOTHER_CANN.replace(")", ", at='engine')"), "*did not refuse the copy, it crashed with SIG*"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_every_marker_fails(simulated, name):
+    marks, expected = FAILING[name]
+    result = simulated(NPU + marks + CHAT)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([expected])
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "cann='6.0.1.0'",
+        "chip='Kirin9020'",
+        "damage='truncate'",
+        "damage='header'",
+        "damage='missing-weights'",
+        "damage='missing-weights', at='engine'",
+        "chip='Kirin9020', at='engine'",
+    ],
+)
+def test_a_wrong_copy_is_refused_and_the_good_one_loads_afterwards(simulated, mark):
+    result = simulated(
+        NPU + f"@pytest.mark.refuses_load({mark})\ndef test_it(npu): ...\n" + NPU + CHAT.replace("_it", "_2")
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_the_engine_computes_what_was_built(simulated):
+    result = simulated(
+        NPU + "@pytest.mark.parity(against='quantized', kl_mean=1e-3, top1=0.98)\ndef test_it(npu): ...\n"
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_a_crash_does_not_reach_the_next_test(simulated):
+    result = simulated(
+        NPU + "@pytest.mark.refuses_load(cann='6.0.1.0', at='engine')\ndef test_crash(npu): ...\n" + NPU + CHAT
+    )
+    result.assert_outcomes(failed=1, passed=1)
+
+
+def test_two_schemes_two_packages(simulated):
+    result = simulated(
+        "@pytest.mark.npu(**NPU, scheme=['fp16', 'w8a16'])\n"
+        "def test_it(npu, onnx_reference):\n"
+        "    ids = [5, 6, 7, 8]\n"
+        "    assert npu.logits(ids).shape == onnx_reference.logits(ids).shape\n"
+        "    assert abs(npu.logits(ids) - onnx_reference.logits(ids, against='quantized')).max() < 0.5\n"
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_another_cann_on_the_device_gets_a_package_of_its_own(simulated):
+    result = simulated(
+        NPU + "def test_it(npu):\n    assert npu.package.data['build']['cann'] == npu.device.cann == '6.0.1.0'\n",
+        "--npu=sim:kirinx90?cann=6.0.1.0",
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_a_device_too_small_for_the_model_says_so(simulated):
+    result = simulated(NPU + CHAT, "--npu=sim:kirinx90?ram=1KB")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*out of memory on the simulated device*"])
+
+
+def test_an_overflowing_prompt_is_an_error_and_never_a_text(simulated):
+    result = simulated(NPU + "def test_it(npu): npu.generate('ab ' * 140, max_new_tokens=8)\n")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E*KVCacheOverflow*"])
+
+
+def test_building_is_shown_while_it_happens_although_output_is_captured(simulated, tmp_path, monkeypatch):
+    monkeypatch.setenv("CANNLM_CACHE", str(tmp_path / "cache"))
+    result = simulated(NPU + "def test_it(npu): print('from the test')\n")
+    shown = result.stdout.str() + result.stderr.str()
+    for step in ("quantize", "export", "convert", "assemble"):
+        assert f"w4a16: {step}: built" in shown
+    assert "from the test" not in shown
+
+
+def test_two_workers_build_once_and_agree(npu_tests, pytester, tmp_path, monkeypatch):
+    monkeypatch.setenv("CANNLM_CACHE", str(tmp_path / "cache"))
+    npu_tests("".join(f"{NPU}def test_{n}(npu): npu.chat('Hi', max_new_tokens=2)\n" for n in range(4)))
+    pytester.makeconftest("")
+    result = pytester.runpytest_subprocess("-n2", "--npu-report=report.json")
+    result.assert_outcomes(passed=4)
+    built = [line for line in result.errlines + result.outlines if "quantize: built" in line]
+    assert len(built) == 1, "one worker builds, the other waits and takes what is there"
+    assert len(json.loads(pytester.path.joinpath("report.json").read_text())["tests"]) == 4
