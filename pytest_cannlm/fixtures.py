@@ -74,7 +74,7 @@ class OnnxReference:
 
 
 def _harness(config: pytest.Config) -> Harness:
-    from pytest_cannlm.running import harness_of
+    from pytest_cannlm.plugin.running import harness_of
 
     return harness_of(config)
 

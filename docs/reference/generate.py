@@ -23,9 +23,9 @@ from pytest_cannlm.cli.app import app
 from pytest_cannlm.markers import MARKERS, Marker, Parity
 from pytest_cannlm.measure.judging import LATENCY, MEMORY
 from pytest_cannlm.models.catalogue import catalogue
-from pytest_cannlm.names import MARKS
 from pytest_cannlm.parity.names import METRICS
 from pytest_cannlm.parity.profiles import profiles
+from pytest_cannlm.plugin.names import MARKS
 from pytest_cannlm.settings import OPTIONS
 from pytest_cannlm.simulator.profile import load_profile, profile_names
 

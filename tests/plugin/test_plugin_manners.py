@@ -189,6 +189,6 @@ def test_markers_shows_signatures(pytester):
 
 def test_the_names_that_are_loaded_early_are_those_of_the_markers():
     from pytest_cannlm.markers import MARKERS
-    from pytest_cannlm.names import MARKS
+    from pytest_cannlm.plugin.names import MARKS
 
     assert list(MARKS) == list(MARKERS)

@@ -25,7 +25,7 @@ ROOMS = (
     ("report",),
     ("arguments", "markers"),
     ("harness",),
-    ("names", "options", "collection", "fixtures", "hookspecs", "live", "recording", "rooms", "running", "plugin"),
+    ("fixtures", "hookspecs", "plugin"),
     ("cli",),
 )
 """From left to right; modules of one tuple make one room. A room may import rooms on its left, never on its right."""

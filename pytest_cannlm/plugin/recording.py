@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pytest_cannlm
-from pytest_cannlm import options
 from pytest_cannlm.errors import CannlmError
-from pytest_cannlm.names import RECORD, RECORDS
+from pytest_cannlm.plugin import options
+from pytest_cannlm.plugin.names import RECORD, RECORDS
 
 if TYPE_CHECKING:
     from pytest_cannlm.report.record import DeviceFacts, RunRecord, TestRecord

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from pytest_cannlm import collection, options, recording
-from pytest_cannlm.collection import SOURCES
 from pytest_cannlm.errors import CannlmError, EnvironmentFailure
-from pytest_cannlm.names import CASE, HARNESS, PROBLEMS
+from pytest_cannlm.plugin import collection, options, recording
+from pytest_cannlm.plugin.collection import SOURCES
+from pytest_cannlm.plugin.names import CASE, HARNESS, PROBLEMS
 
 if TYPE_CHECKING:
     from pytest_cannlm.harness.judgement import Judgement
@@ -37,8 +37,8 @@ def harness_of(config: pytest.Config) -> Harness:
     """The harness of this process, made on first use."""
     if HARNESS not in config.stash:
         from pytest_cannlm.harness.session import Harness
-        from pytest_cannlm.live import progress_of
-        from pytest_cannlm.rooms import rooms_of
+        from pytest_cannlm.plugin.live import progress_of
+        from pytest_cannlm.plugin.rooms import rooms_of
 
         settings = options.settings_of(config)
         config.stash[HARNESS] = Harness(settings, rooms=rooms_of(config), progress=progress_of(config))

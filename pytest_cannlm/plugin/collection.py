@@ -15,7 +15,7 @@ import pytest
 
 from pytest_cannlm.errors import CannlmError, UsageError
 from pytest_cannlm.markers import MARKERS, Layer, MemoryCeiling, NpuMarker, Parity, RefusesLoad, TokenLatency
-from pytest_cannlm.names import CASE
+from pytest_cannlm.plugin.names import CASE
 from pytest_cannlm.settings import Settings, nearest
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from pytest_cannlm import options
 from pytest_cannlm.fixtures import npu, npu_device, npu_package, onnx_reference
-from pytest_cannlm.names import CASE, HARNESS, MARKS, PROBLEMS, RECORDS, Records
+from pytest_cannlm.plugin import options
+from pytest_cannlm.plugin.names import CASE, HARNESS, MARKS, PROBLEMS, RECORDS, Records
 
 __all__ = ["npu", "npu_device", "npu_package", "onnx_reference"]
 
@@ -64,7 +64,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """Devices and policies, where somebody asked for them; other sessions see no line of ours."""
     if not options.anything_given(config):
         return []
-    from pytest_cannlm import running
+    from pytest_cannlm.plugin import running
 
     return running.header_lines(config)
 
@@ -72,7 +72,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Fan lists out into parameters."""
     if metafunc.definition.get_closest_marker("npu") is not None:
-        from pytest_cannlm import collection
+        from pytest_cannlm.plugin import collection
 
         collection.fan_out(metafunc, options.settings_of(metafunc.config))
 
@@ -82,7 +82,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Read and check the markers of all tests that are left after every other plugin's selection."""
     marked = any(mark.name in MARKS for item in items for mark in item.iter_markers())
     if marked or (not items and config.getoption("markexpr", "")):
-        from pytest_cannlm import running
+        from pytest_cannlm.plugin import running
 
         running.collected(config, items)
 
@@ -100,7 +100,7 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
     cases = [item for item in items if CASE in item.stash]
     if not cases:
         return []
-    from pytest_cannlm import running
+    from pytest_cannlm.plugin import running
 
     return running.lines_after_collection(config, cases)
 
@@ -108,7 +108,7 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Make device, package and engine ready."""
     if CASE in item.stash:
-        from pytest_cannlm import running
+        from pytest_cannlm.plugin import running
 
         running.set_up(item)
 
@@ -118,7 +118,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Judge the markers after the body; a verdict that fails, fails the test."""
     result = yield
     if CASE in item.stash:
-        from pytest_cannlm import running
+        from pytest_cannlm.plugin import running
 
         running.judge(item)
     return result
@@ -131,7 +131,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
         return (yield)
     finally:
         if CASE in item.stash:
-            from pytest_cannlm import running
+            from pytest_cannlm.plugin import running
 
             running.tear_down(item)
 
@@ -143,7 +143,7 @@ def pytest_runtest_makereport(
     """Attach the test's record to its report, so that it travels wherever the report does."""
     report = yield
     if CASE in item.stash:
-        from pytest_cannlm import running
+        from pytest_cannlm.plugin import running
 
         running.complete_report(item, call, report)
     return report
@@ -158,7 +158,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, Any, Any]:
     records = config.stash[RECORDS]
     if not records.data and not records.problems and not options.anything_given(config):
         return (yield)
-    from pytest_cannlm import recording
+    from pytest_cannlm.plugin import recording
 
     recording.write_reports(session)
     result = yield
@@ -169,6 +169,6 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, Any, Any]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """One table with every figure, its limit, its margin and whether it is measured or modelled."""
     if config.stash[RECORDS].data:
-        from pytest_cannlm import recording
+        from pytest_cannlm.plugin import recording
 
         recording.summarize(terminalreporter, config)
