@@ -11,11 +11,11 @@ from pytest_cannlm.settings import OPTIONS
 
 # pytester forgets what an inner run imported. What is imported here stays, so that no module exists twice.
 for _name in (
-    "collection",
-    "running",
-    "recording",
-    "rooms",
-    "live",
+    "plugin.collection",
+    "plugin.running",
+    "plugin.recording",
+    "plugin.rooms",
+    "plugin.live",
     "harness.judging",
     "report.terminal",
     "report.junit",

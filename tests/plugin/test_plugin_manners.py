@@ -25,7 +25,10 @@ FORBIDDEN = {
     "rich",
     "onnx",
 }
-OURS = {f"pytest_cannlm{name}" for name in ("", ".errors", ".fixtures", ".names", ".options", ".plugin", ".settings")}
+OURS = {
+    f"pytest_cannlm{name}"
+    for name in ("", ".errors", ".fixtures", ".plugin", ".plugin.names", ".plugin.options", ".settings")
+}
 OURS_WITH_HOOKS = OURS | {"pytest_cannlm.hookspecs"}
 
 REPORT_MODULES = """
