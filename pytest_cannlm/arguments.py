@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pytest_cannlm.compat.engine import context_problem
 from pytest_cannlm.errors import CannlmError
 from pytest_cannlm.settings import nearest
 
@@ -64,6 +65,15 @@ def count(least: int) -> Check:
         return value
 
     return check
+
+
+def context_length(value: Any) -> int:
+    """A length of the KV cache that can be built."""
+    length: int = count(1)(value)
+    problem = context_problem(length)
+    if problem:
+        raise ValueError(f"expected {problem}")
+    return length
 
 
 def text(value: Any) -> str:

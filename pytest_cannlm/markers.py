@@ -19,6 +19,7 @@ from pytest_cannlm.arguments import (
     COLLECTIONS,
     Check,
     between,
+    context_length,
     count,
     each,
     number,
@@ -154,7 +155,7 @@ class NpuMarker(Marker):
 
     model: str | tuple[str, ...] | None = argument(text, None, fans_out=True)
     scheme: str | tuple[str, ...] = argument(one_of(*SCHEMES, aliases=SCHEME_ALIASES), "w4a16", fans_out=True)
-    context: int | tuple[int, ...] = argument(count(2), 2048, fans_out=True)
+    context: int | tuple[int, ...] = argument(context_length, 2048, fans_out=True)
     chips: tuple[str, ...] = argument(each(text, least=1), ("KirinX90",))
     requires: tuple[str, ...] = argument(each(one_of(*CAPABILITIES)), ())
     converter: str | tuple[str, ...] | None = argument(one_of(*CONVERTERS), None, fans_out=True)

@@ -12,6 +12,9 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Protocol, TextIO
 
+_SILENCE_S = 5.0
+"""How long plain progress may say nothing."""
+
 
 class Task(Protocol):
     """One running piece of work."""
@@ -51,12 +54,12 @@ class SilentProgress:
 
 
 class _PlainTask:
-    """A line when the task starts to take long, at every further quarter, and when it ends."""
+    """A line every few seconds and one when the task ends: a log of short tasks stays short."""
 
     def __init__(self, owner: PlainProgress, label: str, total: float | None, unit: str) -> None:
         self._owner, self._label, self._total, self._unit = owner, label, total, unit
-        self._done, self._note, self._quarter = 0.0, "", 0
-        self._started = time.monotonic()
+        self._done, self._note = 0.0, ""
+        self._started = self._spoke = time.monotonic()
 
     def __enter__(self) -> Task:
         return self
@@ -70,10 +73,10 @@ class _PlainTask:
         self._done += amount
         if not self._total:
             return
-        quarter = int(4 * self._done / self._total)
-        if quarter > self._quarter and quarter < 4 and time.monotonic() - self._started > 1.0:
-            self._quarter = quarter
-            self._owner.say(f"{self._label}: {_amount(self._done, self._unit)} of {_amount(self._total, self._unit)}")
+        now = time.monotonic()
+        if now - self._spoke > _SILENCE_S and self._done < self._total:
+            self._spoke = now
+            self._owner.say(f"{self._label}: {_share(self._done, self._total, self._unit)}")
 
     def note(self, text: str) -> None:
         self._note = text
@@ -86,7 +89,7 @@ class PlainProgress:
         self._stream = stream
 
     def task(self, label: str, total: float | None = None, unit: str = "") -> AbstractContextManager[Task]:
-        """A task that prints a line at every quarter and at its end."""
+        """A task that prints a line every few seconds and one at its end."""
         return _PlainTask(self, label, total, unit)
 
     def say(self, text: str) -> None:
@@ -151,7 +154,7 @@ def progress_for(stream: TextIO | None = None) -> Progress:
     return RichProgress(target) if target.isatty() else PlainProgress(target)
 
 
-def _amount(value: float, unit: str) -> str:
+def _share(done: float, total: float, unit: str) -> str:
     if unit == "bytes":
-        return f"{value / 1e6:.0f} MB"
-    return f"{value:.0f} {unit}".strip()
+        return f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"
+    return f"{done:.0f} of {total:.0f} {unit}".strip()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from pytest_cannlm.build.cache import BuildCache, CacheResult, files_below, key_of, link_or_copy
+from pytest_cannlm.build.cache import BuildCache, files_below, key_of, link_or_copy
 from pytest_cannlm.build.convert import Exported, convert
 from pytest_cannlm.build.package import (
     MANIFEST,
@@ -110,8 +110,9 @@ class _Build:
         results: list[StepResult] = []
 
         def step(name: str, make: Callable[[Path], None]) -> Path:
-            found = self._obtain(f"{label}: {name}", name, make)
+            found = self._cache.obtain(name, self._keys[name], make, self._progress)
             results.append(StepResult(name, found.cached, found.seconds))
+            self._progress.say(f"{label}: {name}: {'cached' if found.cached else f'built in {found.seconds:.1f} s'}")
             return found.folder
 
         quantized = step("quantize", self._quantize)
@@ -119,12 +120,6 @@ class _Build:
         converted = step("convert", lambda folder: self._convert(quantized, exported, folder))
         assembled = step("assemble", lambda folder: self._assemble(quantized, converted, folder))
         return self._result(assembled, results)
-
-    def _obtain(self, label: str, name: str, make: Callable[[Path], None]) -> CacheResult:
-        with self._progress.task(label) as task:
-            found = self._cache.obtain(name, self._keys[name], make, self._progress)
-            task.note("cached" if found.cached else "built")
-            return found
 
     def _result(self, folder: Path, steps: list[StepResult]) -> BuiltPackage:
         return BuiltPackage(folder / PACKAGE_DIR, folder / MANIFEST, tuple(steps))
@@ -148,7 +143,7 @@ class _Build:
                 scheme=scheme.name,
                 positions=recipe.context,
                 path=folder / WEIGHT_FILE,
-                label=f"weights to {scheme.name}",
+                label=f"{recipe.model} {scheme.name}: weights",
                 progress=self._progress,
             )
             coefficients.save(folder / COEFFICIENT_FILE)

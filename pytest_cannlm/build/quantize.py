@@ -102,7 +102,7 @@ def write_weights(
     with (
         WeightWriter(path) as writer,
         ThreadPoolExecutor(_WORKERS) as pool,
-        progress.task(f"  {label}", total=total, unit="rows") as task,
+        progress.task(label, total=total, unit="rows") as task,
     ):
         for matrix in matrices:
             columns = read(matrix.parts[0], slice(0, 1)).shape[1]

@@ -8,14 +8,13 @@ from typing import Any
 
 from pytest_cannlm.build.schemes import GROUP_SIZES, scheme_named
 from pytest_cannlm.compat import chips, versions
+from pytest_cannlm.compat.engine import PREFILL_POSITIONS, context_problem
 from pytest_cannlm.errors import EnvironmentFailure, UsageError
 
 CONVERTERS = ("simulated",)
 """Converters that this version drives."""
 KNOWN_CONVERTERS = ("simulated", "omg", "atc")
 QUANTIZERS = ("rtn",)
-
-MIN_CONTEXT = 64
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Recipe:
     group_size: int | None = None
     quantizer: str = "rtn"
     context: int = 2048
-    prefill: int = 64
+    prefill: int = PREFILL_POSITIONS
     chip: str = "KirinX90"
     cann: str = "6.1.1.0"
     converter: str = "simulated"
@@ -61,18 +60,16 @@ class Recipe:
                 field="converter",
                 found=self.converter,
                 expected=f"one of {', '.join(CONVERTERS)}",
-                remedy="build for the simulated NPU with --converter simulated",
+                remedy="leave the converter out, or name simulated",
             )
         if self.quantizer not in QUANTIZERS:
             raise _unknown("quantizer", self.quantizer, QUANTIZERS)
         if self.group_size is not None and self.group_size not in GROUP_SIZES:
             raise _unknown("group_size", self.group_size, GROUP_SIZES)
-        if self.context < MIN_CONTEXT or self.context % self.prefill:
+        problem = context_problem(self.context)
+        if problem:
             raise UsageError(
-                "context does not fit the prefill length",
-                field="context",
-                found=self.context,
-                expected=f"a multiple of {self.prefill}, at least {MIN_CONTEXT}",
+                "context does not fit the prefill length", field="context", found=self.context, expected=problem
             )
         if versions.parse(self.cann).space != "build":
             raise UsageError("not a CANN version", field="cann", found=self.cann, expected="numbers such as 6.1.1.0")

@@ -187,7 +187,8 @@ def check(
     settings = _settings(cann_policy=policy)
     decision = judge_at_gate(package, chip=chip, cann=cann, simulated=simulated, policy=settings.cann_policy)
     data = {"answer": decision.answer, "code": decision.code, "reasons": decision.reasons()}
-    lines = [decision.answer, *(f"  {reason}" for reason in decision.reasons())]
+    decisive = decision.explain()
+    lines = [decisive, *(f"  {reason}" for reason in decision.reasons() if reason not in decisive)]
     code = {"load": GOOD, "refuse": BAD, "unknown": UNKNOWN}[decision.answer]
     return show(Answer({**data, "bytes_read": decision.bytes_read}, lines, code), as_json=json_)
 

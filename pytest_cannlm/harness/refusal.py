@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 _EVIDENCE_LINES = 6
 
+_LOOK_AT = {
+    "gate": "the versions and chip that the gate read, and its policy (--npu-cann-policy)",
+    "engine": "what the engine checks of a model before it maps it; the gate would have refused the copy",
+}
+
 EXPECTED: dict[str, tuple[str, ...]] = {
     "cann": ("CANN_VERSION_MISMATCH", "CANN_VERSION_UNKNOWN"),
     "chip": ("CHIP_MISMATCH", "CHIP_NOT_ALLOWED"),
@@ -40,6 +45,8 @@ def judge(run: Run, marker: RefusesLoad, *, relabel: Callable[..., PackageFolder
         copy = relabel(run.package, Path(folder) / "copy", cann=marker.cann, chip=marker.chip, damage=marker.damage)
         offer = _offer_to_gate if marker.at == "gate" else _offer_to_engine
         outcome, reason = offer(run, marker, copy)
+    if outcome == "fail" and marker.cann is not None and marker.cann == run.device.cann:
+        reason += f"; {marker.cann} is the device's own version: ask for another one"
     verdict = Verdict(
         outcome=outcome,
         figure=None,
@@ -49,7 +56,7 @@ def judge(run: Run, marker: RefusesLoad, *, relabel: Callable[..., PackageFolder
         better="lower",
         margin=None,
         reason=reason,
-        look_at="the versions and chip that the gate read, and its policy (--npu-cann-policy)",
+        look_at=_LOOK_AT[marker.at],
         limit_source=f"marker on the {next(iter(marker.sources.values()))}",
     )
     return Judged((verdict,))
@@ -64,6 +71,8 @@ def _offer_to_gate(run: Run, marker: RefusesLoad, copy: PackageFolder) -> tuple[
         if not _expected(marker, refusal.code):
             return "fail", f"refused for another reason than {_wanted(marker)}: [{refusal.code}] {refusal}"
         why = f"refused by the gate: [{refusal.code}] {refusal}"
+    except EngineCrash as crash:
+        return "fail", f"the gate let the copy through, and the engine crashed with {_evidence(crash)}"
     except CannlmError as error:
         return "fail", f"the gate let the copy through, and the engine then failed: {error}"
     else:
@@ -83,17 +92,19 @@ def _offer_to_engine(run: Run, marker: RefusesLoad, copy: PackageFolder) -> tupl
     try:
         run.client.load(copy.package, manifest=copy.manifest, target=None)
     except EngineCrash as crash:
-        lines = itertools.takewhile(lambda line: not line.startswith("Fatal Python error"), crash.log)
-        evidence = " | ".join(list(lines)[-_EVIDENCE_LINES:])
-        return (
-            "fail",
-            f"the engine did not refuse the copy, it crashed with {crash.found}; it said: {evidence or 'nothing'}",
-        )
+        return "fail", f"the engine did not refuse the copy, it crashed with {_evidence(crash)}"
     except CannlmError as error:
         if marker.error is not None and error.code != marker.error:
             return "fail", f"refused for another reason than {marker.error}: [{error.code}] {error}"
         return _with_good_load(run, f"refused by the engine: [{error.code}] {error}")
     return "fail", "the engine loaded the copy"
+
+
+def _evidence(crash: EngineCrash) -> str:
+    """How the engine ended and what it said last, without the stack of the process that held it."""
+    lines = itertools.takewhile(lambda line: not line.startswith("Fatal Python error"), crash.log)
+    said = "".join(f"\n    | {line}" for line in list(lines)[-_EVIDENCE_LINES:])
+    return f"{crash.found}; it said{said or ' nothing'}"
 
 
 def _with_good_load(run: Run, why: str) -> tuple[Outcome, str]:

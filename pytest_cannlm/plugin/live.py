@@ -48,6 +48,8 @@ class LiveProgress:
                 terminal: Any = self._config.pluginmanager.getplugin("terminalreporter")
                 if terminal is not None and self._depth == 1:
                     terminal.ensure_newline()
+                    if self._config.get_terminal_writer().width_of_current_line:  # the dots of -q
+                        terminal.line("")
                 yield sys.stderr
         finally:
             self._depth -= 1

@@ -115,7 +115,9 @@ def write_last_line(config: pytest.Config) -> None:
 
 _WORDS = {
     "judged": "judged",
+    "unlimited": "ran without a limit",
     "body": "failed in their own body",
+    "unjudged": "failed before they could be judged",
     "inconclusive": "inconclusive",
     "environment": "failed for the environment or device",
     "not-run": "not run",

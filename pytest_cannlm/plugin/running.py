@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from pytest_cannlm.errors import CannlmError, EnvironmentFailure
+from pytest_cannlm.errors import CannlmError, EnvironmentFailure, GateRefusal
 from pytest_cannlm.plugin import collection, options, recording
 from pytest_cannlm.plugin.collection import SOURCES
 from pytest_cannlm.plugin.names import CASE, HARNESS, PROBLEMS
@@ -99,13 +99,17 @@ def set_up(item: pytest.Item) -> None:
     from pytest_cannlm.harness.run import NotRunError
 
     state = item.stash[_STATE] = State()
+    not_run = None
     try:
         state.run = harness_of(item.config).begin(item.stash[CASE])
     except NotRunError as reason:
-        pytest.skip(str(reason))
+        not_run = str(reason)
     except CannlmError as error:
         state.error = error
-        pytest.fail(_problem(error), pytrace=False)
+    # outside of the except blocks: pytest would show the error once more as the context of its own
+    if not_run is not None:
+        pytest.skip(not_run)
+    _fail_with(state.error)
 
 
 def judge(item: pytest.Item) -> None:
@@ -121,8 +125,11 @@ def judge(item: pytest.Item) -> None:
         judgement = judgement.and_also(_verdicts_of_others(item, state.run))
     except CannlmError as error:
         state.error = error
-        pytest.fail(_problem(error), pytrace=False)
-    state.judgement = judgement
+    else:
+        state.judgement = judgement
+    _fail_with(state.error)
+    assert state.judgement is not None
+    judgement = state.judgement
     wrong = [*judgement.failed, *judgement.inconclusive]
     if not wrong:
         return
@@ -167,8 +174,9 @@ def complete_report(item: pytest.Item, call: pytest.CallInfo[None], report: pyte
     recording.attach(item, report, record, _device_facts(state))
 
 
-def _problem(error: CannlmError) -> str:
-    return f"{type(error).__name__}: {error}"
+def _fail_with(error: CannlmError | None) -> None:
+    if error is not None:
+        pytest.fail(f"{type(error).__name__}: {error}", pytrace=False)
 
 
 def _verdicts_of_others(item: pytest.Item, run: Run) -> tuple[Verdict, ...]:
@@ -177,17 +185,19 @@ def _verdicts_of_others(item: pytest.Item, run: Run) -> tuple[Verdict, ...]:
 
 
 def _category(call: pytest.CallInfo[None], report: pytest.TestReport, state: State) -> Category:
-    if state.judgement is not None:
+    if state.judgement is not None and state.judgement.verdicts:
         undecided = state.judgement.inconclusive and not state.judgement.failed
         return "inconclusive" if undecided else "judged"
     if report.passed:
-        return "judged"
+        return "unlimited"
     if report.skipped and not hasattr(report, "wasxfail"):
         return "not-run"
     error = state.error or (call.excinfo.value if call.excinfo else None)
     if isinstance(error, EnvironmentFailure):
         return "environment"
-    return "judged" if state.error is not None else "body"
+    if isinstance(error, GateRefusal):
+        return "judged"  # by the gate
+    return "unjudged" if state.error is not None else "body"
 
 
 def _outcome(report: pytest.TestReport) -> Literal["passed", "failed", "skipped", "error", "xfailed", "xpassed"]:

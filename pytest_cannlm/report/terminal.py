@@ -85,20 +85,22 @@ def failure_text(verdict: Verdict, test: TestRecord) -> str:
     facts = list(_facts(verdict, test))
     size = max(len(label) for label, _ in facts)
     head = f"{verdict.name}: {verdict.outcome}: {verdict.reason}"
-    return "\n".join([visible(head), *(f"  {label:<{size}}  {visible(text)}" for label, text in facts)])
+    return "\n".join(
+        [*map(visible, head.splitlines()), *(f"  {label:<{size}}  {visible(text)}" for label, text in facts)]
+    )
 
 
 def _facts(verdict: Verdict, test: TestRecord) -> Iterator[tuple[str, str]]:
     figure = verdict.figure
-    if figure is None:
+    if figure is None and verdict.limit is not None:
         yield "found", "nothing"
-    else:
+    elif figure is not None:
         yield "found", f"{_shown(figure)}, {figure.kind}; {figure.statistic}"
     if verdict.limit is not None:
         direction = "at most" if verdict.better == "lower" else "at least"
         yield "limit", f"{direction} {format_value(verdict.limit, verdict.unit)}, from {verdict.limit_source}"
     else:
-        yield "rule", verdict.limit_source
+        yield "asked by", verdict.limit_source
     if figure is not None:
         yield "interval", _interval(figure)
     if verdict.margin is not None:

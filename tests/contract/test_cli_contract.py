@@ -196,7 +196,8 @@ def test_doctor_names_state_and_fix_of_everything(cli, monkeypatch, tmp_path):
     checks = {check["name"]: check for check in answer["checks"]}
     assert {"Python", "onnxruntime", "pip", "cache folder", "disk space", "hdc", "adb", "omg", "atc"} <= set(checks)
     assert checks["hdc"]["state"] == "optional"
-    assert all(check["fix"] for check in answer["checks"] if check["state"] != "ok")
+    assert all(check["fix"] for check in answer["checks"] if check["state"] == "missing")
+    assert checks["hdc"]["found"] == "not on PATH"
 
 
 def test_doctor_fails_where_the_cache_cannot_be_written(cli, monkeypatch, tmp_path):

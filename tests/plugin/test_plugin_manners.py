@@ -144,7 +144,7 @@ def test_without_autoload_the_module_name_works(npu_tests, pytester, monkeypatch
     npu_tests("@pytest.mark.npu(**NPU)\ndef test_it(npu): npu.chat('Hi')\n")
     result = pytester.runpytest_subprocess("-p", "pytest_cannlm.plugin")
     assert result.ret == 0
-    assert "NPU: 1 tests: 1 judged" in result.outlines
+    assert "NPU: 1 tests: 1 ran without a limit" in result.outlines
 
 
 def test_an_option_of_the_same_name_gets_a_clear_error(pytester):

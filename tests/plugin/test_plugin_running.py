@@ -153,7 +153,7 @@ def test_a_crash_at_the_engine_fails_with_its_evidence(npu_tests, pytester):
     )
     result = pytester.runpytest()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*crashed with SIGSEGV; it said: CheckCompatibility failed*"])
+    result.stdout.fnmatch_lines(["*crashed with SIGSEGV; it said", "*| CheckCompatibility failed"])
 
 
 def test_a_clean_engine_error_passes_at_the_engine(npu_tests, pytester):
@@ -490,7 +490,7 @@ def test_parallel_and_serial_runs_report_the_same(npu_tests, pytester):
     for arguments in ([], ["-n2"], ["-n2", "--dist=loadfile"]):
         result = pytester.runpytest_subprocess("--npu-report=report.json", *arguments)
         result.assert_outcomes(passed=3, skipped=1)
-        assert result.outlines[-1] == "NPU: 4 tests: 3 judged, 1 not run"
+        assert result.outlines[-1] == "NPU: 4 tests: 1 judged, 2 ran without a limit, 1 not run"
         report = report_of(pytester)
         for test in report["tests"]:
             del test["duration_s"]

@@ -195,7 +195,7 @@ def test_a_memo_that_is_damaged_or_cannot_be_written_is_no_obstacle(tmp_path):
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 987654321\n", "987,654,321"),
         (b"<!DOCTYPE html><html><body>Sign in</body></html>", "HTML"),
         (b"\n <HTML>", "HTML"),
-        (gzip.compress(b"GGUF" + bytes(100)), "gzip"),
+        (gzip.compress(b"GGUF" + bytes(100), mtime=0), "gzip"),
         (b"PK\x03\x04" + bytes(60), "zip"),
         (b"IMOD\x00\x01\x00\x00" + bytes(300), "compiled offline model"),
         (b"\x08\x07\x12\x07pytorch" + bytes(30), "ONNX"),

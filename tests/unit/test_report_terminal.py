@@ -71,7 +71,7 @@ def test_missing_data_and_guards_are_told_without_a_figure():
     guard = Verdict(
         "fail", None, "constant_output", None, "", "lower", None, "2 positions", "overflow", "guard, always checked"
     )
-    assert "rule     guard, always checked" in failure_text(guard, record())
+    assert "asked by  guard, always checked" in failure_text(guard, record())
 
 
 def test_a_comparison_names_the_tolerance_that_would_pass():
