@@ -12,13 +12,13 @@ import typer
 
 from pytest_cannlm import __version__
 from pytest_cannlm.cli.answers import BAD, GOOD, UNKNOWN, Answer, from_os_error, show, show_error
-from pytest_cannlm.errors import CannlmError, UsageError
+from pytest_cannlm.cli.describing import described
+from pytest_cannlm.errors import BadInputError, CannlmError, UsageError
 from pytest_cannlm.progress import Progress, progress_for
 from pytest_cannlm.settings import Settings, read_toml_files, resolve
 
 app = typer.Typer(
     help="Build language models for Kirin NPUs, run them, and look into what was built.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -36,6 +36,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     as_json = "--json" in arguments
     try:
+        if not arguments:
+            app(["--help"], prog_name="cannlm", standalone_mode=False)
+            return UsageError.exit_code
         code = app(arguments, prog_name="cannlm", standalone_mode=False)
         return code if isinstance(code, int) else GOOD
     except CannlmError as error:
@@ -132,6 +135,9 @@ def run_package(
     max_new_tokens: Annotated[int, typer.Option(help="At most so many tokens.")] = 128,
     greedy: Annotated[bool, typer.Option("--greedy", help="No sampling, whatever context.json says.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
+    special_tokens: Annotated[
+        bool, typer.Option("--special-tokens", help="Let texts such as <|im_end|> in the prompt become special tokens.")
+    ] = False,
     npu: Annotated[str, typer.Option(help="The device.", metavar="DEVICE")] = "sim",
     json_: Json = False,
 ) -> int:
@@ -139,7 +145,14 @@ def run_package(
     from pytest_cannlm.harness.single import ask
 
     reply = ask(
-        package, prompt, device=npu, max_new_tokens=max_new_tokens, greedy=greedy, raw=raw, settings=_settings()
+        package,
+        prompt,
+        device=npu,
+        max_new_tokens=max_new_tokens,
+        greedy=greedy,
+        raw=raw,
+        special_tokens=special_tokens,
+        settings=_settings(),
     )
     keys = ("text", "tokens", "finish", "ttft_ms", "tpot_ms", "kind", "served_by")
     times = ", ".join(
@@ -160,14 +173,15 @@ def inspect(
     from pytest_cannlm.build import locate_package
     from pytest_cannlm.container.inspect import describe
 
+    if not file.exists():
+        raise BadInputError("there is no such file", file=file)
     if file.is_dir():
         models = sorted(locate_package(file).package.glob("*.om*"))
         if len(models) != 1:
             raise UsageError("the folder holds not exactly one model file", file=file, found=len(models), expected=1)
         file = models[0]
     facts = describe(file)
-    lines = [f"{key}: {value}" for key, value in facts.items() if value not in (None, [])]
-    return show(Answer(facts, lines, BAD if facts["error"] else GOOD), as_json=json_)
+    return show(Answer(facts, described(facts), BAD if facts["error"] else GOOD), as_json=json_)
 
 
 @app.command()

@@ -47,5 +47,5 @@ def refuse_special_tokens(tokenizer: Tokenizer, text: str) -> None:
         raise UsageError(
             "the text spells special tokens, and the engine would take them as such",
             found=", ".join(found),
-            remedy="Pass special_tokens=True if that is meant",
+            remedy="If that is meant, pass special_tokens=True (on the command line --special-tokens)",
         )

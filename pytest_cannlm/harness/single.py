@@ -25,11 +25,13 @@ def ask(
     max_new_tokens: int,
     greedy: bool,
     raw: bool,
+    special_tokens: bool,
     settings: Settings,
 ) -> Reply:
     """Load a package on a device and ask one thing, with the sampling of its ``context.json`` unless ``greedy``.
 
     :param raw: continue the text as it is, without the chat template.
+    :param special_tokens: let texts in the prompt that spell special tokens become them.
     :raises CannlmError: wrong package, device, gate or engine; each names file and remedy.
     """
     from pytest_cannlm.build import locate_package
@@ -56,7 +58,7 @@ def ask(
         npu.attach(Run(case, info, found, client, client.capabilities(), target))
         sampling = {"do_sample": False} if greedy else sampling_of(found.package)
         request = npu.generate if raw else npu.chat
-        return request(prompt, max_new_tokens=max_new_tokens, **sampling)
+        return request(prompt, max_new_tokens=max_new_tokens, special_tokens=special_tokens, **sampling)
     finally:
         opened.close()
 
