@@ -1,8 +1,8 @@
 """NPU tests from set-up to report: what passes, what fails and how it reads, what is not run, what travels where."""
 
 import json
-import xml.etree.ElementTree as ElementTree
 
+import junitparser
 import pytest
 
 NPU = "@pytest.mark.npu(**NPU)\n"
@@ -434,18 +434,14 @@ def test_a_report_that_cannot_be_written_fails_the_run(npu_tests, pytester):
 
 
 def properties_of(path):
-    root = ElementTree.parse(path).getroot()
+    """Properties of every test case by its name, and those of the suite, as a JUnit library reads them."""
+    suites = list(junitparser.JUnitXml.fromfile(str(path)))
     cases = {
-        case.get("name"): sorted((p.get("name"), p.get("value")) for p in case.iter("property"))
-        for case in root.iter("testcase")
+        case.name: [(p.name, p.value) for p in case.child(junitparser.Properties) or ()]
+        for suite in suites
+        for case in suite
     }
-    suite = {
-        p.get("name"): p.get("value")
-        for s in root.iter("testsuite")
-        for group in s.findall("properties")
-        for p in group
-    }
-    return cases, suite
+    return cases, {p.name: p.value for suite in suites for p in suite.properties()}
 
 
 @pytest.mark.parametrize("family", ["xunit1", "xunit2", "legacy"])
