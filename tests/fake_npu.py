@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tiny import tiny_llama
 
 from pytest_cannlm.agent.protocol import (
     AgentStatus,
@@ -23,6 +25,8 @@ from pytest_cannlm.agent.protocol import (
 from pytest_cannlm.compat.gate import Target, decide
 from pytest_cannlm.devices import DeviceInfo, DeviceSpec
 from pytest_cannlm.errors import CannlmError
+from pytest_cannlm.models.checkpoint import open_checkpoint
+from pytest_cannlm.models.tokenizer import Tokenizer
 
 MIB = 2**20
 ALL = ("logits", "tokenize", "modelled_timing")
@@ -150,6 +154,11 @@ class FakeReference:
 
     def __init__(self, noise: float = 0.0, tokens: Sequence[int] = (0, 1, 2, 3)) -> None:
         self.noise, self.tokens = noise, tokens
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        with open_checkpoint(tiny_llama()) as checkpoint:
+            return Tokenizer(checkpoint.tokenizer())
 
     def logits(self, ids: Sequence[int], first: int = 0) -> Iterator[Any]:
         rows = scripted_logits(ids, first)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from pytest_cannlm.models.tokenizer import Tokenizer
+
 _WINDOW = 128
 _GREEDY_TOKENS = 32
 
@@ -36,10 +38,10 @@ _GREEDY_TOKENS = 32
 def judge(run: Run, marker: Parity, *, reference: Reference, progress: Progress) -> Judged:
     """One verdict per limit, or per guard that fired. Prompt ids come first: if they differ, nothing else counts."""
     limits, min_positions = limits_of(run, marker)
-    windows = _windows(run, marker)
-    different = _different_ids(run, windows)
+    different = _different_ids(run, reference.tokenizer)
     if different is not None:
         return Judged((different,))
+    windows = _windows(run, marker, reference.tokenizer)
     result, missing = compare(run, marker, limits, windows, reference=reference, progress=progress)
     verdicts = judge_parity(result, limits, min_positions=min_positions, missing=missing)
     return Judged(tuple(verdicts), tuple(result.metrics.values()))
@@ -108,30 +110,45 @@ def compare(
     return result, missing
 
 
-def _windows(run: Run, marker: Parity) -> list[Window]:
-    """Pieces of the standard text, or the marker's prompts, in all ``marker.tokens`` positions at most."""
-    tokenizer = run.tokenizer
-    length = min(_WINDOW, run.context - 1)
-    if marker.prompts is None:
+def _windows(run: Run, marker: Parity, tokenizer: Tokenizer) -> list[Window]:
+    """What is compared, ``marker.tokens`` positions at most: the marker's prompts, or what the body asked and got,
+    followed by pieces of the standard text."""
+    if marker.prompts is not None:
+        asked = [tokenizer.encode(question_prompt(tokenizer, prompt)) for prompt in marker.prompts]
+        return _whole(asked, marker.tokens, run.context)
+    own = [[*tokenizer.encode(asked.prompt), *asked.generation.tokens] for asked in run.asked]
+    windows = _whole(own, marker.tokens, run.context)
+    left = marker.tokens - sum(len(window.targets) for window in windows)
+    if left:
         ids = tokenizer.encode(standard_text(), special=False)
         prefix = ids[:1] if tokenizer.spec.add_bos else []
-        return cut_windows(ids[len(prefix) :], positions=marker.tokens, length=length - len(prefix), prefix=prefix)
-    windows = []
-    left = marker.tokens
-    for prompt in marker.prompts:
-        ids = tokenizer.encode(question_prompt(tokenizer, prompt))[: min(left, run.context - 1) + 1]
-        if len(ids) > 1:
-            windows.append(Window(tuple(ids[:-1]), 0, tuple(ids[1:])))
-            left -= len(ids) - 1
+        length = min(_WINDOW, run.context - 1) - len(prefix)
+        windows += cut_windows(ids[len(prefix) :], positions=left, length=length, prefix=prefix)
     return windows
 
 
-def _different_ids(run: Run, windows: Sequence[Window]) -> Verdict | None:
-    """A failing verdict if the engine's tokenizer makes other ids of a text than the host's, else None."""
-    if not windows or not run.can("tokenize"):
+def _whole(texts: Sequence[Sequence[int]], positions: int, context: int) -> list[Window]:
+    """A window per text, in order, until ``positions`` are reached."""
+    windows = []
+    for text in texts:
+        ids = text[: min(positions, context - 1) + 1]
+        if len(ids) > 1:
+            windows.append(Window(tuple(ids[:-1]), 0, tuple(ids[1:])))
+            positions -= len(ids) - 1
+    return windows
+
+
+def _different_ids(run: Run, tokenizer: Tokenizer) -> Verdict | None:
+    """A failing verdict if the engine makes other ids of a text than the reference's tokenizer, else None."""
+    if not run.can("tokenize"):
         return None
-    text = question_prompt(run.tokenizer, STANDARD_PROMPTS[0])
-    difference = compare_prompt_ids(run.tokenizer.encode(text), run.client.tokenize(text), run.tokenizer.decode)
+    texts = [asked.prompt for asked in run.asked]
+    texts += [question_prompt(tokenizer, question) for question in STANDARD_PROMPTS]
+    found = (
+        compare_prompt_ids(tokenizer.encode(text), run.client.tokenize(text), tokenizer.decode)
+        for text in [*texts, standard_text()]
+    )
+    difference = next((one for one in found if one is not None), None)
     if difference is None:
         return None
     return Verdict(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pytest_cannlm.build import PackageFolder, Recipe
     from pytest_cannlm.compat.gate import Target
     from pytest_cannlm.devices.base import DeviceInfo
+    from pytest_cannlm.models.tokenizer import Tokenizer
 
 
 class EngineClient(Protocol):
@@ -90,6 +91,10 @@ class Reference(Protocol):
     @property
     def digest(self) -> str:
         """Identity of what the reference was made from."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that came with it: the checkpoint's own, not the one that was written for the engine."""
 
     def logits(self, ids: Sequence[int], first: int = 0) -> Iterable[npt.NDArray[np.float32]]:
         """Teacher-forced logits at positions ``first``.. of ``ids``, float32 ``[n, vocabulary]``, in chunks of rows."""
