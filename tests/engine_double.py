@@ -82,7 +82,7 @@ class ScriptedEngine:
     def tokenize(self, text: str) -> list[int]:
         return [len(word) for word in text.split()]
 
-    def logits(self, tokens: Sequence[int], first: int) -> Iterator[bytes]:
+    def logits(self, tokens: Sequence[int], first: int, step: int | None = None) -> Iterator[bytes]:
         """Row i holds the value of token i everywhere; a negative token is a command."""
         for position in range(first, len(tokens)):
             if tokens[position] < 0:

@@ -93,7 +93,7 @@ class FakeClient:
             raise AssertionError("this fake was given no tokenizer")
         return self._tokenize(text)
 
-    def logits(self, tokens: Sequence[int], first: int = 0) -> Any:
+    def logits(self, tokens: Sequence[int], first: int = 0, step: int | None = None) -> Any:
         self._called("logits")
         return (self._logits or scripted_logits)(tokens, first)
 

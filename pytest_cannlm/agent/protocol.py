@@ -167,9 +167,10 @@ class Engine(Protocol):
     def tokenize(self, text: str) -> list[int]:
         """Ids that the engine would feed for ``text`` (capability ``tokenize``)."""
 
-    def logits(self, tokens: Sequence[int], first: int) -> Iterator[bytes]:
+    def logits(self, tokens: Sequence[int], first: int, step: int | None = None) -> Iterator[bytes]:
         """Teacher-forced logits for positions ``first``.. of ``tokens``: little-endian float32 rows as long as the
-        vocabulary, in chunks of whole rows (capability ``logits``)."""
+        vocabulary, in chunks of whole rows (capability ``logits``). ``step`` positions are fed at a time, by default
+        those of a prefill step; 1 goes the way of decoding."""
 
     def sample_times(self, request: TimingRequest) -> list[Times]:
         """Seeded times of ``repeats`` generations, nothing computed (capability ``modelled_timing``)."""

@@ -179,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def _logits(self, body: Body, timeout_s: float) -> Any:
-        args = {"tokens": body["tokens"], "first": body.get("first", 0)}
+        args = {"tokens": body["tokens"], "first": body.get("first", 0), "step": body.get("step")}
         return self._stream(
             "logits", args, timeout_s, content_type="application/x-cannlm-frames", line=encode, final="end"
         )

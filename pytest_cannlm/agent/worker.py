@@ -104,7 +104,7 @@ class Worker:
 
     def _logits(self, args: dict[str, Any]) -> Any:
         sent = 0
-        for chunk in self._made().logits(args["tokens"], args["first"]):
+        for chunk in self._made().logits(args["tokens"], args["first"], args.get("step")):
             if self._cancelled.is_set():
                 raise EngineError("the logits were cancelled: nobody listens to them any more", code="CANCELLED")
             self._send(bytes(chunk))

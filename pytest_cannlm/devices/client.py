@@ -109,12 +109,15 @@ class AgentClient:
         return tokens
 
     def logits(
-        self, tokens: Sequence[int], first: int = 0, *, timeout_s: float = _COMPUTE_S
+        self, tokens: Sequence[int], first: int = 0, step: int | None = None, *, timeout_s: float = _COMPUTE_S
     ) -> npt.NDArray[np.float32]:
-        """Teacher-forced logits at positions ``first``.. of ``tokens``: float32 ``[len(tokens) - first, vocab]``."""
+        """Teacher-forced logits at positions ``first``.. of ``tokens``: float32 ``[len(tokens) - first, vocab]``.
+
+        ``step`` positions are fed at a time, by default those of a prefill step; 1 goes the way of decoding.
+        """
         import numpy as np
 
-        body = {"tokens": [int(token) for token in tokens], "first": first}
+        body = {"tokens": [int(token) for token in tokens], "first": first, "step": step}
         data = bytearray()
         with self._stream("/v1/logits", body, timeout_s=timeout_s) as response:
             frames = _Reader(response.iter_bytes())

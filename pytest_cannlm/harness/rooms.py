@@ -49,8 +49,8 @@ class EngineClient(Protocol):
     def tokenize(self, text: str) -> list[int]:
         """Ids that the engine would feed for ``text``."""
 
-    def logits(self, tokens: Sequence[int], first: int = 0) -> npt.NDArray[np.float32]:
-        """Teacher-forced logits, float32 ``[len(tokens) - first, vocabulary]``."""
+    def logits(self, tokens: Sequence[int], first: int = 0, step: int | None = None) -> npt.NDArray[np.float32]:
+        """Teacher-forced logits, float32 ``[len(tokens) - first, vocabulary]``, ``step`` positions at a time."""
 
     def sample_times(self, request: TimingRequest) -> list[Times]:
         """Seeded times of generations that a modelled engine does not compute."""

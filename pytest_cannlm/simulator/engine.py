@@ -143,9 +143,9 @@ class SimulatedEngine:
         """Ids of ``text``, special-token texts included."""
         return self._ready().tokenizer.encode(text)
 
-    def logits(self, tokens: Sequence[int], first: int) -> Iterator[bytes]:
+    def logits(self, tokens: Sequence[int], first: int, step: int | None = None) -> Iterator[bytes]:
         """Teacher-forced logits; forgets the context."""
-        return self._ready().logits(tokens, first)
+        return self._ready().logits(tokens, first, step)
 
     def sample_times(self, request: TimingRequest) -> list[Times]:
         """Seeded times, nothing computed."""
@@ -251,14 +251,14 @@ class _Loaded:
             cached_prefix_tokens=shared,
         )
 
-    def logits(self, tokens: Sequence[int], first: int) -> Iterator[bytes]:
+    def logits(self, tokens: Sequence[int], first: int, step: int | None) -> Iterator[bytes]:
         if not 0 < len(tokens) <= self._capacity:
             raise EngineError(
                 "token ids do not fit the KV cache", found=f"{len(tokens)} ids", expected=f"1 to {self._capacity}"
             )
         self.reset()
         self._worked = True
-        for rows in self.session.evaluate(tokens, first):
+        for rows in self.session.evaluate(tokens, first, step):
             yield rows.astype("<f4", copy=False).tobytes()
         self.reset()
 

@@ -100,10 +100,14 @@ class DecoderSession:
         last: Float32 = rows[0]
         return last
 
-    def evaluate(self, ids: Sequence[int], first: int = 0) -> Iterator[Float32]:
-        """Teacher-forced: append ``ids``, yield logits [n, vocabulary] of positions ``first``.. chunk by chunk."""
-        for start in range(0, len(ids), self._chunk):
-            piece = ids[start : start + self._chunk]
+    def evaluate(self, ids: Sequence[int], first: int = 0, step: int | None = None) -> Iterator[Float32]:
+        """Teacher-forced: append ``ids``, yield logits [n, vocabulary] of positions ``first``.. chunk by chunk.
+
+        ``step`` positions are fed at a time, by default those of a prefill step; 1 goes the way of decoding.
+        """
+        size = step or self._chunk
+        for start in range(0, len(ids), size):
+            piece = ids[start : start + size]
             wanted = np.arange(max(first - start, 0), len(piece), dtype=np.int64)
             rows = self._step(piece, wanted)
             if len(wanted):
