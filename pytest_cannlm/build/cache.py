@@ -1,8 +1,8 @@
 """The build cache: content-addressed folders, one per step and key, safe between processes.
 
 A folder appears under its final name only when it is complete: it is written beside it and renamed. Whoever needs an
-entry holds its lock meanwhile, so two processes never do the same work; the one that waits says so. An entry whose
-files no longer have the recorded sizes is made again.
+entry holds its lock meanwhile, so two processes never do the same work; the one that waits says so. An entry is sealed
+with the sha256 of every file; one that was changed since is made again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from pytest_cannlm.errors import EnvironmentFailure
+from pytest_cannlm.models.hashing import file_sha256
 from pytest_cannlm.progress import Progress
 
 _ENTRY = "entry.json"
@@ -59,19 +60,22 @@ class BuildCache:
             EnvironmentFailure: the cache cannot be written, or another process holds the entry for an hour.
         """
         began = time.monotonic()
-        folder = self.root / step / key
+        ready = self.find(step, key)
+        if ready is not None:
+            return CacheResult(ready, True, time.monotonic() - began)
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
+            made = self._make(step, key, make, progress)
         except OSError as error:
-            raise EnvironmentFailure(
-                "the build cache cannot be written",
-                file=folder.parent,
-                found=error,
-                remedy="choose another folder with --npu-cache or CANNLM_CACHE",
-            ) from error
+            raise self._failure(error) from error
+        return CacheResult(self.root / step / key, not made, time.monotonic() - began)
+
+    def _make(self, step: str, key: str, make: Callable[[Path], None], progress: Progress) -> bool:
+        """Make the entry unless another process did so meanwhile; whether it was made."""
+        folder = self.root / step / key
+        folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.with_name(f"{key}.lock"), step, progress):
             if _intact(folder):
-                return CacheResult(folder, True, time.monotonic() - began)
+                return False
             if folder.exists():
                 progress.say(f"{step}: cache entry {key} is damaged and is made again")
                 shutil.rmtree(folder)
@@ -85,7 +89,17 @@ class BuildCache:
             except BaseException:
                 shutil.rmtree(partial, ignore_errors=True)
                 raise
-        return CacheResult(folder, False, time.monotonic() - began)
+        return True
+
+    def _failure(self, error: OSError) -> EnvironmentFailure:
+        existing = next(folder for folder in (self.root, *self.root.absolute().parents) if folder.exists())
+        free = shutil.disk_usage(existing).free
+        return EnvironmentFailure(
+            "a file of the build cannot be read or written",
+            file=error.filename or self.root,
+            found=f"{error.strerror or error}; {free / 1e9:.1f} GB free",
+            remedy="free some space, or choose another folder with --npu-cache or CANNLM_CACHE",
+        )
 
 
 def link_or_copy(source: Path, target: Path) -> None:
@@ -103,16 +117,27 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def _seal(folder: Path) -> None:
-    sizes = {path.as_posix(): (folder / path).stat().st_size for path in files_below(folder)}
-    (folder / _ENTRY).write_text(json.dumps({"files": sizes}, indent=1), encoding="utf-8")
+    seals = {}
+    for path in files_below(folder):
+        status = (folder / path).stat()
+        seals[path.as_posix()] = [status.st_size, status.st_mtime_ns, file_sha256(folder / path)]
+    (folder / _ENTRY).write_text(json.dumps({"files": seals}, indent=1), encoding="utf-8")
 
 
 def _intact(folder: Path) -> bool:
+    """Whether every file is as it was sealed. A file is read again only where its modification time has changed."""
     try:
-        sizes = json.loads((folder / _ENTRY).read_text(encoding="utf-8"))["files"]
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, KeyError):
+        seals = json.loads((folder / _ENTRY).read_text(encoding="utf-8"))["files"]
+        return all(_as_sealed(folder / name, *seal) for name, seal in seals.items())
+    except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def _as_sealed(file: Path, size: int, mtime_ns: int, sha256: str) -> bool:
+    status = file.stat()
+    if status.st_size != size:
+        return False
+    return status.st_mtime_ns == mtime_ns or file_sha256(file) == sha256
 
 
 @contextmanager

@@ -172,9 +172,7 @@ def manifest_of(
             **recipe.facts("quantize", "export", "convert"),
             "group_sizes": sorted({m.group_size for m in coefficients.matrices.values() if m.format == "w4"}),
         },
-        "files": {
-            path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in sorted(package.iterdir())
-        },
+        "files": {path.name: _facts_of(path) for path in sorted(package.iterdir())},
         "model": {
             "name": recipe.model,
             "family": config.family,
@@ -227,6 +225,8 @@ def relabel(
         return PackageFolder(package, None, {})
     data = json.loads(source.manifest.read_text(encoding="utf-8"))
     data["build"] |= {key: value for key, value in (("cann", cann), ("chip", chip)) if value}
+    for container in package.glob("*.omc") if damage is None else ():
+        data["files"][container.name] = _facts_of(container)
     manifest = dest / MANIFEST
     manifest.write_text(json.dumps(data, indent=1), encoding="utf-8")
     return PackageFolder(package, manifest, data)
@@ -248,6 +248,35 @@ def _break(package: Path, damage: str | None) -> None:
         else:
             file.write(b"\0" * 16)
     whole.replace(broken)
+
+
+def verify(package: PackageFolder, *, memo: Path | None = None) -> None:
+    """Hold every file against the manifest's sha256.
+
+    Args:
+        package: a package with its manifest.
+        memo: folder that remembers hashes of unchanged files.
+
+    Raises:
+        PackageError: a file is missing or is not the one that was built; code PACKAGE_DAMAGED.
+    """
+    for name, facts in package.data["files"].items():
+        file = package.package / name
+        found = file_sha256(file, memo=memo) if file.is_file() else "no such file"
+        if found != facts["sha256"]:
+            raise PackageError(
+                "a file of the package is not the one that was built",
+                file=file,
+                field="sha256",
+                found=found,
+                expected=facts["sha256"],
+                remedy="build the package again",
+                code="PACKAGE_DAMAGED",
+            )
+
+
+def _facts_of(file: Path) -> dict[str, Any]:
+    return {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
 
 
 def _first(*ids: int | None) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from pytest_cannlm import __version__
 from pytest_cannlm.build.cache import BuildCache, files_below, key_of, link_or_copy
 from pytest_cannlm.build.convert import Exported, convert
 from pytest_cannlm.build.package import (
@@ -94,7 +95,7 @@ class _Build:
         self._cache = BuildCache(cache / "builds")
         self._digest = checkpoint_digest(recipe.checkpoint, memo=cache / "hashes")
         self._keys: dict[str, str] = {}
-        facts: dict[str, Any] = {"format": _FORMAT, "checkpoint": self._digest}
+        facts: dict[str, Any] = {"version": __version__, "format": _FORMAT, "checkpoint": self._digest}
         for step in STEPS:
             facts |= recipe.facts(step)
             self._keys[step] = key_of({"step": step, **facts})

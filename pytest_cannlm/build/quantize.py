@@ -141,7 +141,7 @@ class _Encoder:
 
 
 def _encoder(kind: Format, columns: int, asked_group: int | None) -> _Encoder:
-    group = group_size_for(columns, asked_group)
+    group = group_size_for(columns, asked_group) if kind in ("w4", "w8") else columns
     groups = columns // group
 
     def w4(rows: Float32) -> tuple[dict[str, npt.NDArray[Any]], Float32]:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_cannlm.build.cache import BuildCache, key_of
-from pytest_cannlm.build.package import PackageFolder
+from pytest_cannlm.build.package import PackageFolder, verify
 from pytest_cannlm.build.quantize import Formats, RowSource, write_weights
 from pytest_cannlm.build.runtime_form import runtime_form
 from pytest_cannlm.build.schemes import Float32, dequantize_w8
@@ -75,7 +75,7 @@ def quantized_reference(package: PackageFolder, *, cache: Path, progress: Progre
     """The quantized reference of a package.
 
     Raises:
-        PackageError: the package has no manifest or no coefficient file beside it.
+        PackageError: the package has no manifest or no coefficient file beside it, or a file of it was changed.
     """
     if package.manifest is None or package.coefficients is None:
         raise PackageError(
@@ -84,6 +84,7 @@ def quantized_reference(package: PackageFolder, *, cache: Path, progress: Progre
             expected=f"manifest.json and {COEFFICIENT_FILE}",
             remedy="build the package with 'cannlm build'",
         )
+    verify(package, memo=cache / "hashes")
     coefficients = Coefficients.load(package.coefficients)
     files, context = package.data["files"], package.data["build"]["context"]
     digest = key_of({name: entry["sha256"] for name, entry in files.items()})

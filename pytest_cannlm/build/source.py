@@ -54,5 +54,5 @@ class Source:
         return [text for text in texts if text]
 
     def token_count(self) -> int:
-        """Ids that have a token; the embedding can have more rows."""
-        return min(Tokenizer(self.spec).vocab_size, self.config.vocab_size)
+        """Leading rows of the embedding that stand for tokens; the rest is padding."""
+        return min(Tokenizer(self.spec).id_limit, self.config.vocab_size)

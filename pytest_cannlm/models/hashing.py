@@ -1,4 +1,4 @@
-"""Identity of file contents: sha256, remembered as long as path, size and modification time stay the same."""
+"""Identity of file contents: sha256, remembered as long as nothing about the file has changed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ def file_sha256(file: Path, *, memo: Path | None = None) -> str:
     """Hexadecimal sha256 of the file's bytes.
 
     Remembered within the process, and in the folder ``memo`` across processes: hashing 16 GB takes longer than a warm
-    run should. The key is (path, size, mtime in ns), so a changed file is hashed again.
+    run should. The key is (path, size, inode, times of the last change of content and of status), so a file that was
+    changed, even one whose modification time was set back, is hashed again.
     """
     status = file.stat()
-    return _remembered(str(file.resolve()), status.st_size, status.st_mtime_ns, memo)
+    identity = (status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+    return _remembered(str(file.resolve()), identity, memo)
 
 
 @lru_cache(maxsize=4096)
-def _remembered(file: str, size: int, mtime_ns: int, memo: Path | None) -> str:
+def _remembered(file: str, identity: tuple[int, ...], memo: Path | None) -> str:
     if memo is None:
         return _hash(file)
-    entry = memo / hashlib.sha256(f"{file}\0{size}\0{mtime_ns}".encode()).hexdigest()
+    entry = memo / hashlib.sha256(f"{file}\0{identity}".encode()).hexdigest()
     try:
         known = entry.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):

@@ -66,6 +66,8 @@ class Tokenizer:
         """Text and id of every special token."""
         self.vocab_size: int = self._library.get_vocab_size(with_added_tokens=True)
         """Number of tokens that have a text; the model's embedding can have more rows."""
+        self.id_limit: int = 1 + max(self._library.get_vocab(with_added_tokens=True).values(), default=-1)
+        """One more than the largest id that has a text."""
         self.bos_token_id: int | None = None if spec.bos_token is None else self._library.token_to_id(spec.bos_token)
         if spec.add_bos and self.bos_token_id is None:
             raise BadInputError(

@@ -212,14 +212,19 @@ class _Loaded:
     def reset(self) -> None:
         self.session.rewind(0)
         self._cached = []
+        self._generations = 0
 
     def generate(self, request: GenerateRequest, on_token: Callable[[TokenEvent], None]) -> Generation:
         ids = self.tokenizer.encode(request.text)
-        if not ids or len(ids) > self._package.llm["max_io_tokens"]:
-            what = "an empty prompt" if not ids else f"{len(ids)} prompt tokens"
-            raise EngineError(f"Generate returned 1 for {what}", code="1", found=what)
+        most = self._package.llm["max_io_tokens"]
+        if not ids or len(ids) + request.max_new_tokens > most:
+            what = f"{len(ids)} prompt and {request.max_new_tokens} new tokens" if ids else "an empty prompt"
+            raise EngineError(
+                f"Generate returned 1 for {what}", code="1", found=what, expected=f"at most {most} tokens"
+            )
         shared = self._shared_prefix(ids)
-        clock = self._timing.clock(len(ids) - shared, self._next_seed())
+        self._generations += 1
+        clock = self._timing.clock(len(ids) - shared, self._options.seed, self._generations)
         chooser = self._chooser(request)
         stream = self.tokenizer.stream()
         stop = StopMatcher([] if request.ignore_eos else [*self._stop_texts, *request.stop])
@@ -239,7 +244,7 @@ class _Loaded:
             on_token(TokenEvent(len(tokens), token, text, times[-1]))
         if not stop.stopped:
             texts.append(stop.feed(stream.finish()) + stop.finish())
-        finish: Finish = "stop" if ended else "length"
+        finish: Finish = "stop" if ended or stop.stopped else "length"
         return Generation(
             text="".join(texts),
             prompt_tokens=len(ids),
@@ -256,6 +261,10 @@ class _Loaded:
             raise EngineError(
                 "token ids do not fit the KV cache", found=f"{len(tokens)} ids", expected=f"1 to {self._capacity}"
             )
+        vocabulary = self._package.llm["vocab_size"]
+        outside = [token for token in tokens if not 0 <= token < vocabulary]
+        if outside:
+            raise EngineError("token id outside the vocabulary", found=outside[0], expected=f"0 to {vocabulary - 1}")
         self.reset()
         self._worked = True
         for rows in self.session.evaluate(tokens, first, step):
@@ -264,7 +273,7 @@ class _Loaded:
 
     def sample_times(self, request: TimingRequest) -> list[Times]:
         return [
-            self._timing.times(request.prompt_tokens, request.new_tokens, request.seed + i)
+            self._timing.times(request.prompt_tokens, request.new_tokens, self._options.seed, request.seed + i)
             for i in range(request.repeats)
         ]
 
@@ -311,10 +320,6 @@ class _Loaded:
         )
         forbidden = sorted(self._end_ids) if request.ignore_eos else []
         return TokenChooser(sampler, self._package.llm["vocab_real_size"], forbidden)
-
-    def _next_seed(self) -> int:
-        self._generations += 1
-        return self._options.seed * 1_000_003 + self._generations
 
 
 def _crash_of_another_cann(built: str, device: str) -> None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnx
 
 from pytest_cannlm.build.graph import ELEMENT_TYPES
+from pytest_cannlm.build.runtime_form import COS
 from pytest_cannlm.build.schemes import Format
 from pytest_cannlm.build.weights import WEIGHT_FILE
 from pytest_cannlm.container.kirin import SimulatedModel, read_simulated
@@ -20,6 +21,21 @@ from pytest_cannlm.errors import EngineError, PackageError
 from pytest_cannlm.simulator.session import Shape
 
 _ITEM_BYTES = {ELEMENT_TYPES[name]: np.dtype(name).itemsize for name in ELEMENT_TYPES}
+_COUNTS = {
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_attention_kv_heads": 1,
+    "num_attention_head_dims": 1,
+    "hidden_size": 1,
+    "intermediate_size": 1,
+    "vocab_size": 1,
+    "vocab_real_size": 1,
+    "kv_cache_max_len": 1,
+    "prefill_len": 1,
+    "max_io_tokens": 1,
+    "eos_token_id": 0,
+}
+"""Numbers of ``llm_config`` that are counted with, and the least that each can be."""
 _FORMAT_OF_ARRAY: dict[str, Format] = {"codes": "w4", "high": "w8", "low": "w8", "values": "fp16"}
 
 
@@ -107,6 +123,7 @@ def read_package(folder: Path) -> LoadedPackage:
         EngineError: the weight file is missing or too short.
     """
     executor, context = _json(folder / "executor.json"), _json(folder / "context.json")
+    _check_numbers(executor, folder / "executor.json")
     try:
         llm, paths = executor["llm_config"], executor["autoregressive"]
         model = read_simulated(folder / paths["model_path"])
@@ -131,6 +148,21 @@ def read_package(folder: Path) -> LoadedPackage:
     return package
 
 
+def _check_numbers(executor: Mapping[str, Any], path: Path) -> None:
+    """Every number that the engine counts with must be there and be one; the real engine fails or crashes on it."""
+    llm = executor.get("llm_config")
+    for key in _COUNTS:
+        value = llm.get(key) if isinstance(llm, Mapping) else None
+        if isinstance(value, bool) or not isinstance(value, int) or value < _COUNTS[key]:
+            raise PackageError(
+                "a setting of the package is missing or is not a usable number",
+                file=path,
+                field=f"llm_config.{key}",
+                found=value,
+                expected=f"a whole number of at least {_COUNTS[key]}",
+            )
+
+
 def _check_cache(package: LoadedPackage) -> None:
     """executor.json must describe the cache that the graph was compiled for; the real engine crashes if it does not."""
     compiled = {
@@ -140,6 +172,15 @@ def _check_cache(package: LoadedPackage) -> None:
     }
     shape = package.shape
     described = {f"past_key_in{i}": (shape.kv_heads, shape.head_dim, -1) for i in range(shape.layers)}
+    length = next((tensor.dims[0] for tensor in package.graph.graph.initializer if tensor.name == COS), None)
+    if package.llm["kv_cache_max_len"] != length:
+        raise PackageError(
+            "executor.json does not describe the compiled KV cache",
+            file=package.folder / "executor.json",
+            field="kv_cache_max_len",
+            found=package.llm["kv_cache_max_len"],
+            expected=length,
+        )
     if compiled != described:
         raise PackageError(
             "executor.json does not describe the compiled KV cache",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pytest_cannlm.errors import UsageError
+from pytest_cannlm.errors import EngineError, UsageError
 
 
 @dataclass(frozen=True)
@@ -46,23 +46,32 @@ class TokenChooser:
 
     def __init__(self, sampler: Sampler, usable: int, forbidden: Sequence[int] = ()) -> None:
         self._sampler, self._usable = sampler, usable
-        self._forbidden = np.array(sorted(forbidden), np.int64)
+        self._forbidden = np.array([token for token in forbidden if token < usable], np.int64)
         self._random = np.random.default_rng(sampler.seed)
 
     def choose(self, logits: npt.NDArray[np.float32], seen: Sequence[int]) -> int:
-        """The next id. ``logits`` [vocabulary]; ``seen`` are prompt and generated ids so far."""
+        """The next id. ``logits`` [vocabulary]; ``seen`` are prompt and generated ids so far.
+
+        Raises:
+            EngineError: a logit is NaN or infinite; code NONFINITE_LOGITS.
+        """
         scores = logits[: self._usable].astype(np.float64)
-        if not np.isfinite(scores).any():
-            return 0  # an engine has no better answer to logits that are all NaN; parity reports them
+        if not np.isfinite(scores).all():
+            raise EngineError(
+                "the model computed logits that are not numbers",
+                found=f"{np.count_nonzero(~np.isfinite(scores))} of {scores.size} logits",
+                remedy="look for an overflow of fp16, or for damaged weights",
+                code="NONFINITE_LOGITS",
+            )
         scores[self._forbidden] = -np.inf
         s = self._sampler
         if s.repetition_penalty != 1.0 and len(seen):
-            met = np.unique(np.asarray(seen, np.int64))
+            met = np.unique(np.array([token for token in seen if token < self._usable], np.int64))
             scores[met] = np.where(
                 scores[met] > 0, scores[met] / s.repetition_penalty, scores[met] * s.repetition_penalty
             )
         if not s.do_sample:
-            return int(np.nanargmax(scores))
+            return int(scores.argmax())
         top = np.argsort(-scores, kind="stable")[: s.top_k]
         shares = np.exp((scores[top] - scores[top[0]]) / s.temperature)
         shares /= shares.sum()

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 
 class StopMatcher:
-    """Passes text on until a stop sequence appears in it; the sequence itself is not passed on.
+    """Passes text on until a stop sequence is complete in it; the sequence itself is not passed on.
 
-    Text that could be the beginning of a stop sequence is held back until it is decided.
+    Text that could be the beginning of a stop sequence is held back until it is decided. Which sequence counts does not
+    depend on how the text is cut into tokens: the one that is complete first, of several the one that began first.
     """
 
     def __init__(self, sequences: Iterable[str]) -> None:
@@ -21,10 +22,11 @@ class StopMatcher:
         if self.stopped:
             return ""
         self._held += text
-        found = [at for at in (self._held.find(sequence) for sequence in self._sequences) if at >= 0]
+        places = ((self._held.find(sequence), len(sequence)) for sequence in self._sequences)
+        found = [(at + length, at) for at, length in places if at >= 0]
         if found:
             self.stopped = True
-            passed, self._held = self._held[: min(found)], ""
+            passed, self._held = self._held[: min(found)[1]], ""
             return passed
         keep = max((self._overlap(sequence) for sequence in self._sequences), default=0)
         cut = len(self._held) - keep

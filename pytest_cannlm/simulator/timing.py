@@ -66,13 +66,13 @@ class TimingModel:
         """Reading the package and setting the graph up, ms."""
         return file_bytes / (self.profile["storage_gbs"] * 1e6) + self.profile["load_overhead_ms"]
 
-    def clock(self, positions: int, seed: int) -> Clock:
+    def clock(self, positions: int, *seed: int) -> Clock:
         """The virtual clock of one generation whose prompt adds ``positions`` new positions."""
         return Clock(self, positions, seed)
 
-    def times(self, positions: int, new_tokens: int, seed: int) -> Times:
+    def times(self, positions: int, new_tokens: int, *seed: int) -> Times:
         """All times of a generation of ``new_tokens`` tokens at once."""
-        clock = self.clock(positions, seed)
+        clock = self.clock(positions, *seed)
         tokens = tuple(clock.next_token() for _ in range(new_tokens))
         return clock.times(tokens)
 
@@ -90,9 +90,9 @@ class TimingModel:
 class Clock:
     """The engine's virtual clock during one generation, ms since the request arrived."""
 
-    def __init__(self, model: TimingModel, positions: int, seed: int) -> None:
+    def __init__(self, model: TimingModel, positions: int, seed: tuple[int, ...]) -> None:
         p = model.profile
-        draw = np.random.default_rng([seed, positions])
+        draw = np.random.default_rng([*seed, positions])
         self._factors = self._spread(draw, p["generation_spread"], p["token_spread"])
         self._model = model
         self._decode_ms = model.decode_ms

@@ -59,6 +59,8 @@ def test_stop_matcher_gives_the_text_before_the_first_stop(pieces, stops):
         assert found
         assert whole.startswith(got)
         assert not any(stop in got for stop in stops)
+        letter_by_letter = StopMatcher(stops)
+        assert "".join(map(letter_by_letter.feed, whole)) == got
     else:
         assert not found
         assert got == whole

@@ -1,5 +1,6 @@
 """The four steps: what a package consists of, what the cache keeps, what a damaged build does."""
 
+import errno
 import json
 import multiprocessing
 import shutil
@@ -13,7 +14,9 @@ from tiny import tiny_llama
 
 from pytest_cannlm.build import Recipe, build, locate_package, relabel
 from pytest_cannlm.build.cache import BuildCache
+from pytest_cannlm.build.package import verify
 from pytest_cannlm.build.quantize import Formats, write_weights
+from pytest_cannlm.build.reference import quantized_reference
 from pytest_cannlm.build.weights import ALIGNMENT, Coefficients, WeightReader
 from pytest_cannlm.container.kirin import read_simulated
 from pytest_cannlm.errors import BuildError, EnvironmentFailure, PackageError, UsageError
@@ -137,6 +140,50 @@ def test_damaged_cache_entry_is_repaired(tmp_path):
     second = build(recipe(), cache=tmp_path, progress=said)
     assert "llm_config" in (second.package / "executor.json").read_text()
     assert any("damaged" in line for line in said.lines)
+
+
+@pytest.mark.parametrize("step", ["assemble", "quantize"])
+def test_an_edit_of_equal_size_is_not_taken_for_the_build(tmp_path, step):
+    """The package's weight file is one with the quantize step's: an edit must not come back with the next build."""
+    first = build(recipe(), cache=tmp_path, progress=QUIET)
+    intact = (first.package / "SubGraph_0.weight").read_bytes()
+    with (first.package / "SubGraph_0.weight").open("r+b") as file:
+        file.write(bytes(64))
+    if step == "quantize":
+        shutil.rmtree(first.manifest.parent)
+    second = build(recipe(), cache=tmp_path, progress=QUIET)
+    assert not second.cached
+    assert (second.package / "SubGraph_0.weight").read_bytes() == intact
+
+
+def test_a_warm_cache_that_cannot_be_written_still_serves(tmp_path, monkeypatch):
+    first = build(recipe(), cache=tmp_path, progress=QUIET)
+    monkeypatch.setattr("pytest_cannlm.build.cache.FileLock", None)  # a lock file could not be made
+    assert build(recipe(), cache=tmp_path, progress=QUIET).package == first.package
+
+
+def test_a_full_disk_is_named_with_file_and_remedy(tmp_path):
+    def full(folder):
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder / "weights"))
+
+    with pytest.raises(EnvironmentFailure, match=r"No space left on device; .* GB free") as caught:
+        BuildCache(tmp_path).obtain("step", "key", full, QUIET)
+    assert caught.value.file.endswith("weights")
+    assert "CANNLM_CACHE" in caught.value.remedy
+
+
+def test_quantized_reference_of_a_changed_package_is_refused(tmp_path):
+    """Codes with swapped nibbles would be a reference that agrees with the damage."""
+    package = locate_package(build(recipe(), cache=tmp_path, progress=QUIET, out=tmp_path / "out").package)
+    weights = package.package / "SubGraph_0.weight"
+    codes = Coefficients.load(package.coefficients).matrices["model.layers.0.mlp.down_proj"].arrays["codes"]
+    data = bytearray(weights.read_bytes())
+    place = slice(codes.offset, codes.offset + codes.nbytes)
+    data[place] = bytes((byte >> 4) | ((byte & 15) << 4) for byte in data[place])
+    weights.write_bytes(data)
+    with pytest.raises(PackageError, match=r"SubGraph_0\.weight") as caught:
+        quantized_reference(package, cache=tmp_path, progress=QUIET)
+    assert caught.value.code == "PACKAGE_DAMAGED"
 
 
 def test_failed_step_leaves_nothing_behind(tmp_path):
@@ -326,6 +373,7 @@ def test_relabelled_copy_differs_only_in_what_it_claims(tiny_packages, tmp_path)
     made = read_simulated(next(copy.package.glob("*.omc")))
     assert (made.chip, made.build_version) == ("Kirin9020", "6.0.1.0")
     assert copy.data["build"]["cann"] == "6.0.1.0"
+    verify(copy)
     original = read_simulated(next(package.package.glob("*.omc")))
     assert (original.chip, original.build_version) == ("KirinX90", "6.1.1.0")
     assert made.runtime_graph == original.runtime_graph
@@ -341,6 +389,12 @@ def test_damage_never_reaches_the_original(tiny_packages, tmp_path, damage):
     copy = relabel(package, tmp_path / "copy", damage=damage)
     assert {p.name: p.read_bytes() for p in package.package.iterdir()} == before
     assert {p.name: p.read_bytes() for p in copy.package.iterdir()} != before
+
+
+def test_a_longer_version_changes_the_copys_size_in_its_manifest_too(tiny_packages, tmp_path):
+    copy = relabel(tiny_packages(), tmp_path / "copy", cann="16.10.11.120")
+    verify(copy)
+    assert copy.data["files"] != tiny_packages().data["files"]
 
 
 def test_unknown_damage_is_refused(tiny_packages, tmp_path):

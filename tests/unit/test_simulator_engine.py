@@ -196,6 +196,35 @@ def test_sampled_times_are_seeded_and_spread(engine):
     assert times != engine.sample_times(TimingRequest(20, 8, 3, seed=6))
 
 
+def test_equal_requests_with_equal_state_take_equal_times(engine):
+    one = generate(engine)
+    engine.reset()
+    assert generate(engine).times == one.times
+
+
+def test_the_devices_seed_changes_every_modelled_time(tiny_packages):
+    request = TimingRequest(prompt_tokens=20, new_tokens=8, repeats=3, seed=5)
+    taken = []
+    for seed in (1, 2):
+        engine = SimulatedEngine()
+        engine.load(str(tiny_packages().package), {"seed": seed})
+        taken.append((engine.sample_times(request), generate(engine).times))
+    assert taken[0][0] != taken[1][0]
+    assert taken[0][1] != taken[1][1]
+
+
+@pytest.mark.parametrize("token", [-1, 512])
+def test_ids_outside_the_vocabulary_are_refused(engine, token):
+    with pytest.raises(EngineError, match="0 to 511"):
+        list(engine.logits([1, token], 0))
+
+
+def test_logits_fed_one_by_one_are_those_of_decoding(engine):
+    ids = engine.tokenize("The quick brown fox jumps over the lazy dog")
+    single = np.concatenate([np.frombuffer(c, "<f4").reshape(-1, 512) for c in engine.logits(ids, 0, 1)])
+    np.testing.assert_allclose(single, logits(engine, ids), atol=0.05)
+
+
 def test_memory_is_what_the_files_hold(engine, tiny_packages):
     memory = engine.memory()
     package = tiny_packages().package
@@ -286,6 +315,10 @@ def test_weights_outside_the_package_are_refused(tiny_packages, tmp_path):
         ("executor.json", "num_hidden_layers", 3, "3 layers"),
         ("executor.json", "num_attention_kv_heads", 4, "4 heads"),
         ("executor.json", "hidden_size", None, "hidden_size"),
+        ("executor.json", "kv_cache_max_len", 960, "expected: 256"),
+        ("executor.json", "prefill_len", 0, "prefill_len"),
+        ("executor.json", "num_attention_heads", None, "num_attention_heads"),
+        ("executor.json", "max_io_tokens", "many", "max_io_tokens"),
         ("context.json", "sampler", None, "sampler"),
     ],
 )

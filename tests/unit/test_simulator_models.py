@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from pytest_cannlm.errors import BadInputError, UsageError
+from pytest_cannlm.errors import BadInputError, EngineError, UsageError
 from pytest_cannlm.simulator.numerics import with_number_formats
 from pytest_cannlm.simulator.package import Load
 from pytest_cannlm.simulator.profile import load_profile, parse_profile, profile_names
@@ -144,8 +144,16 @@ def test_repetition_penalty_divides_positive_and_multiplies_negative_logits():
     assert set(choose([-1, -1.5, -9], seen=[0], repetition_penalty=2.0)) == {1}
 
 
-def test_logits_of_nan_do_not_crash_the_engine():
-    assert set(choose([np.nan, np.nan])) == {0}
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_logits_that_are_not_numbers_are_never_a_token(value):
+    for options in ({}, {"do_sample": True}):
+        with pytest.raises(EngineError, match="1 of 3 logits") as caught:
+            choose([1, value, 2], **options)
+        assert caught.value.code == "NONFINITE_LOGITS"
+
+
+def test_ids_without_a_token_do_not_disturb_the_choice():
+    assert set(choose([1, 3, 2], seen=[7], forbidden=[9], repetition_penalty=2.0)) == {1}
 
 
 def test_stop_matcher_holds_back_a_possible_beginning():
