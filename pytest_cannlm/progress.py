@@ -66,7 +66,7 @@ class _PlainTask:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         seconds = time.monotonic() - self._started
-        outcome = self._note or ("failed" if error else "done")
+        outcome = self._note or _outcome(error)
         self._owner.say(f"{self._label}: {outcome} ({seconds:.1f} s)")
 
     def advance(self, amount: float = 1) -> None:
@@ -111,7 +111,7 @@ class _RichTask:
         self._bars.remove_task(self._id)
         if not self._bars.tasks:
             self._bars.stop()
-        outcome = self._note or ("failed" if error else "done")
+        outcome = self._note or _outcome(error)
         seconds = time.monotonic() - self._started
         self._bars.console.print(f"{self._label}: {outcome} ({seconds:.1f} s)", highlight=False)
 
@@ -152,6 +152,12 @@ def progress_for(stream: TextIO | None = None) -> Progress:
     """Bars if ``stream`` (standard error by default) is a terminal, plain lines if it is not."""
     target = stream or sys.stderr
     return RichProgress(target) if target.isatty() else PlainProgress(target)
+
+
+def _outcome(error: BaseException | None) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return "failed" if error else "done"
 
 
 def _share(done: float, total: float, unit: str) -> str:

@@ -12,20 +12,17 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from pytest_cannlm.errors import EnvironmentFailure
+from pytest_cannlm.locking import locked
 from pytest_cannlm.models.hashing import file_sha256
 from pytest_cannlm.progress import Progress
 
 _ENTRY = "entry.json"
-_LOCK_LIMIT_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,8 @@ class BuildCache:
         """Make the entry unless another process did so meanwhile; whether it was made."""
         folder = self.root / step / key
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder.with_name(f"{key}.lock"), step, progress):
+        waiting = f"{step}: waiting for another process that makes the same entry ({folder})"
+        with locked(folder.with_name(f"{key}.lock"), waiting, progress):
             if _intact(folder):
                 return False
             if folder.exists():
@@ -138,24 +136,3 @@ def _as_sealed(file: Path, size: int, mtime_ns: int, sha256: str) -> bool:
     if status.st_size != size:
         return False
     return status.st_mtime_ns == mtime_ns or file_sha256(file) == sha256
-
-
-@contextmanager
-def _locked(path: Path, what: str, progress: Progress) -> Iterator[None]:
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        progress.say(f"{what}: waiting for another process that makes the same entry ({path})")
-        try:
-            lock.acquire(timeout=_LOCK_LIMIT_S)
-        except Timeout as error:
-            raise EnvironmentFailure(
-                "another process held a cache entry for too long",
-                file=path,
-                remedy="end that process; its lock goes with it",
-            ) from error
-    try:
-        yield
-    finally:
-        lock.release()

@@ -81,8 +81,8 @@ def build(recipe: Recipe, *, cache: Path, progress: Progress, out: Path | None =
         UsageError, BadInputError, BuildError, EnvironmentFailure: each names file, field and remedy.
     """
     recipe = recipe.validated()
-    if out is not None and out.exists() and any(out.iterdir()):
-        raise UsageError("the output folder is not empty", file=out, remedy="name another one or empty it")
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError("the output must be a new or an empty folder", file=out, remedy="name another one")
     built = _Build(recipe, cache, progress).run()
     return built if out is None else _copy_to(built, out)
 

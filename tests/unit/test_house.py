@@ -13,6 +13,7 @@ PACKAGE = Path(pytest_cannlm.__file__).parent
 ROOMS = (
     ("errors",),
     ("progress", "settings"),
+    ("locking",),
     ("models",),
     ("container",),
     ("compat",),
