@@ -35,8 +35,9 @@ from pytest_cannlm.build import decoder
 from pytest_cannlm.build.decoder import Matrix
 from pytest_cannlm.build.graph import Dims, GraphWriter
 from pytest_cannlm.build.schemes import Float32
-from pytest_cannlm.build.weights import Stored, WeightWriter
+from pytest_cannlm.build.weights import Layout, Stored, WeightWriter
 from pytest_cannlm.models.config import DecoderConfig
+from pytest_cannlm.models.tensors import expected_shapes
 
 OPSETS = {"": 12}
 IR_VERSION = 7
@@ -45,6 +46,8 @@ HIDDEN = -3.4028234663852886e38
 
 TensorRows = Callable[[str], Float32]
 """Gives a checkpoint tensor by its name, float32 [rows, columns] or [n]."""
+PlaceTensor = Callable[[str, bool], Stored]
+"""Gives the place of a checkpoint tensor in the data file; True: of its transpose."""
 
 
 def interface(config: DecoderConfig, context: int) -> tuple[list[tuple[str, str, Dims]], list[tuple[str, str, Dims]]]:
@@ -67,29 +70,53 @@ def interface(config: DecoderConfig, context: int) -> tuple[list[tuple[str, str,
     return inputs, outputs
 
 
-def write_engine_form(config: DecoderConfig, context: int, tensor: TensorRows, path: Path) -> onnx.ModelProto:
-    """Write the engine form to ``path`` and its weights to ``<path>.data`` beside it, one tensor at a time.
+def engine_form(
+    config: DecoderConfig, context: int, *, location: str, place: PlaceTensor | None = None
+) -> onnx.ModelProto:
+    """The engine form, its float32 weights being external data in the file ``location`` beside it.
 
     Args:
         config: the decoder.
         context: ``kv_cache_max_len``.
-        tensor: gives each checkpoint tensor; what it returns is what the converter will see, so a quantized build
-            passes the dequantized values.
-        path: where the model goes.
+        location: name of the data file.
+        place: gives each tensor its place in that file, and may write it there; by default places are only laid out.
     """
-    data = path.with_name(path.name + ".data")
     g = GraphWriter("decoder")
     inputs, outputs = interface(config, context)
-    with WeightWriter(data) as writer:
-        for name, dtype, dims in inputs:
-            g.input(name, dtype, ["S" if d == -1 else d for d in dims])
-        logits = decoder.emit(g, config, _Engine(g, config, context, tensor, writer, data.name))
-        g.op("Reshape", [logits, g.constant("logit_shape", [1, -1, config.vocab_size], "int64")], "lm_logits")
+    for name, dtype, dims in inputs:
+        g.input(name, dtype, ["S" if d == -1 else d for d in dims])
+    logits = decoder.emit(g, config, _Engine(g, config, context, place or _laid_out(config), location))
+    g.op("Reshape", [logits, g.constant("logit_shape", [1, -1, config.vocab_size], "int64")], "lm_logits")
     for name, dtype, dims in outputs:
         g.output(name, dtype, ["S" if d == -1 else d for d in dims])
-    model = g.model(OPSETS, IR_VERSION)
-    onnx.save(model, path)
-    return model
+    return g.model(OPSETS, IR_VERSION)
+
+
+def write_engine_form(config: DecoderConfig, context: int, tensor: TensorRows, path: Path) -> None:
+    """Write the engine form to ``path`` and its weights to ``<path>.data`` beside it, one tensor at a time.
+
+    ``tensor`` gives each checkpoint tensor. What it returns is what the converter will see, so a quantized build passes
+    the dequantized values.
+    """
+    data = path.with_name(path.name + ".data")
+    with WeightWriter(data) as writer:
+
+        def place(name: str, transposed: bool) -> Stored:
+            values = np.ascontiguousarray(tensor(name).T) if transposed else tensor(name)
+            stored = writer.reserve(values.shape, "float32")
+            writer.write_rows(stored, 0, values)
+            return stored
+
+        onnx.save(engine_form(config, context, location=data.name, place=place), path)
+
+
+def _laid_out(config: DecoderConfig) -> PlaceTensor:
+    layout, shapes = Layout(), expected_shapes(config)
+
+    def place(name: str, transposed: bool) -> Stored:
+        return layout.reserve(shapes[name][::-1] if transposed else shapes[name], "float32")
+
+    return place
 
 
 def for_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -109,16 +136,8 @@ def for_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class _Engine:
-    def __init__(
-        self,
-        g: GraphWriter,
-        config: DecoderConfig,
-        context: int,
-        tensor: TensorRows,
-        writer: WeightWriter,
-        location: str,
-    ) -> None:
-        self._config, self._tensor, self._writer, self._location = config, tensor, writer, location
+    def __init__(self, g: GraphWriter, config: DecoderConfig, context: int, place: PlaceTensor, location: str) -> None:
+        self._config, self._place, self._location = config, place, location
         cos, sin = (
             g.constant(name, table, "float32")
             for name, table in zip(("rope_cos", "rope_sin"), decoder.rope_tables(config, context), strict=True)
@@ -137,14 +156,13 @@ class _Engine:
         return x
 
     def weight(self, g: GraphWriter, name: str) -> str:
-        return self._external(g, name, self._tensor(name))
+        return g.external(name, self._place(name, False), self._location)
 
     def linear(self, g: GraphWriter, x: str, matrix: Matrix) -> list[str]:
         outputs = []
         for part in matrix.parts:
             name = matrix.name if matrix.kind == "lm_head" else part.removesuffix(".weight")
-            # a MatMul's right side is [in, out]
-            weight = self._external(g, f"{name}.transposed", np.ascontiguousarray(self._tensor(part).T))
+            weight = g.external(f"{name}.transposed", self._place(part, True), self._location)  # MatMul: [in, out]
             outputs.append(g.op("MatMul", [x, weight], f"/{name}/matmul"))
         return outputs
 
@@ -185,11 +203,6 @@ class _Engine:
 
     def _scatter(self, g: GraphWriter, cache: str, rows: str, name: str) -> str:
         return g.op("ScatterND", [cache, self._slots, rows], name)
-
-    def _external(self, g: GraphWriter, name: str, values: Float32) -> str:
-        stored: Stored = self._writer.reserve(values.shape, "float32")
-        self._writer.write_rows(stored, 0, values)
-        return g.external(name, stored, self._location)
 
     def _reshape(self, g: GraphWriter, x: str, dims: list[int], name: str) -> str:
         return g.op("Reshape", [x, g.constant("shape_" + "x".join(map(str, dims)), dims, "int64")], name)

@@ -15,6 +15,7 @@ import onnx
 from pytest_cannlm import __version__
 from pytest_cannlm.build.cache import BuildCache, files_below, key_of, link_or_copy
 from pytest_cannlm.build.convert import Exported, convert
+from pytest_cannlm.build.engine_form import engine_form, for_onnxruntime
 from pytest_cannlm.build.package import (
     MANIFEST,
     PACKAGE_DIR,
@@ -37,9 +38,10 @@ from pytest_cannlm.progress import Progress
 
 STEPS = ("quantize", "export", "convert", "assemble")
 
-_FORMAT = 2
+_FORMAT = 3
 """Part of every cache key; raised when what a step writes changes."""
 _GRAPH = "runtime.onnx"
+_ENGINE_GRAPH = "engine.onnx"
 _EMBEDDING_ROWS = "embedding.int8"
 _EMBEDDING_SCALES = "embedding.scales"
 _EMBEDDING_CHUNK = 8192
@@ -152,10 +154,14 @@ class _Build:
             Source(checkpoint.config, checkpoint.tokenizer()).save(folder)
 
     def _export(self, quantized: Path, folder: Path) -> None:
-        coefficients = Coefficients.load(quantized / COEFFICIENT_FILE)
-        model = runtime_form(Source.load(quantized).config, coefficients)
-        onnx.checker.check_model(_structure(model))
-        (folder / _GRAPH).write_bytes(model.SerializeToString(deterministic=True))
+        """Both forms. A converter for real devices would take the engine form with its weights; the simulated one needs
+        only its interface, so its weights, four bytes each, are not written."""
+        config = Source.load(quantized).config
+        runtime = runtime_form(config, Coefficients.load(quantized / COEFFICIENT_FILE))
+        engine = engine_form(config, self._recipe.context, location=f"{_ENGINE_GRAPH}.data")
+        for name, model, checked in ((_GRAPH, runtime, runtime), (_ENGINE_GRAPH, engine, for_onnxruntime(engine))):
+            onnx.checker.check_model(_structure(checked))
+            (folder / name).write_bytes(model.SerializeToString(deterministic=True))
 
     def _convert(self, quantized: Path, exported: Path, folder: Path) -> None:
         convert(

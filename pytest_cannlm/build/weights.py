@@ -131,31 +131,34 @@ def _matrix(data: Mapping[str, Any]) -> StoredMatrix:
     )
 
 
-class WeightWriter:
+class Layout:
+    """Places for arrays in a weight file, one behind the other."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        """Bytes up to the end of the last array."""
+
+    def reserve(self, shape: tuple[int, ...], dtype: str) -> Stored:
+        """The next aligned place for an array."""
+        offset = -(-self.size // ALIGNMENT) * ALIGNMENT
+        stored = Stored(offset, dtype, shape)
+        self.size = offset + stored.nbytes
+        return stored
+
+
+class WeightWriter(Layout):
     """Writes arrays into a weight file: reserve a place, then fill it row by row in any order."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self._file: BinaryIO = path.open("w+b")
-        self._end = 0
 
     def __enter__(self) -> WeightWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._file.truncate(self._end)
+        self._file.truncate(self.size)
         self._file.close()
-
-    @property
-    def size(self) -> int:
-        """Bytes up to the end of the last array."""
-        return self._end
-
-    def reserve(self, shape: tuple[int, ...], dtype: str) -> Stored:
-        """The next aligned place for an array."""
-        offset = -(-self._end // ALIGNMENT) * ALIGNMENT
-        stored = Stored(offset, dtype, shape)
-        self._end = offset + stored.nbytes
-        return stored
 
     def write_rows(self, stored: Stored, first: int, rows: npt.NDArray[Any]) -> None:
         """Fill rows ``first`` .. of ``stored`` along its first axis."""

@@ -9,11 +9,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from tiny import tiny_llama
 
 from pytest_cannlm.build import Recipe, build, locate_package, relabel
 from pytest_cannlm.build.cache import BuildCache
+from pytest_cannlm.build.engine_form import write_engine_form
 from pytest_cannlm.build.package import verify
 from pytest_cannlm.build.quantize import Formats, write_weights
 from pytest_cannlm.build.reference import quantized_reference
@@ -125,6 +127,17 @@ def test_only_the_steps_behind_a_change_run_again(tmp_path):
     assert [(s.step, s.cached) for s in other.steps] == [
         ("quantize", True), ("export", True), ("convert", False), ("assemble", False),
     ]  # fmt: skip
+
+
+def test_both_forms_are_exported_and_the_engine_form_is_laid_out_as_it_would_be_written(tmp_path):
+    built = build(recipe(), cache=tmp_path, progress=QUIET)
+    key = json.loads(built.manifest.read_text("utf-8"))["parents"]["export"]
+    kept = onnx.load(tmp_path / "builds" / "export" / key / "engine.onnx", load_external_data=False)
+    with open_checkpoint(tiny_llama()) as checkpoint:
+        write_engine_form(checkpoint.config, 256, checkpoint.read, tmp_path / "engine.onnx")
+    written = onnx.load(tmp_path / "engine.onnx", load_external_data=False)
+    assert kept == written
+    assert (tmp_path / "builds" / "export" / key / "runtime.onnx").is_file()
 
 
 def test_equal_recipes_give_equal_bytes(tmp_path):
