@@ -7,15 +7,54 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from pytest_cannlm.compat import chips, versions
 from pytest_cannlm.compat.engine import context_problem
 from pytest_cannlm.errors import CannlmError
 from pytest_cannlm.settings import nearest
 
 Check = Callable[[Any], Any]
 COLLECTIONS = (list, tuple, set, frozenset)
+
+REFUSALS = (
+    "CANN_VERSION_MISMATCH",
+    "CANN_VERSION_UNKNOWN",
+    "CHIP_MISMATCH",
+    "CHIP_UNKNOWN",
+    "CHIP_NOT_ALLOWED",
+    "PACKAGE_INCOMPLETE",
+    "PACKAGE_DAMAGED",
+    "WEIGHT_SIZE_UNKNOWN",
+    "SIMULATED_PACKAGE_ON_DEVICE",
+    "REAL_PACKAGE_ON_SIMULATOR",
+    "NOT_SIMULATED",
+    "OUT_OF_MEMORY",
+    "OM_IO",
+    "OM_EMPTY",
+    "OM_CUSTOM_DATA_PREFIX",
+    "OM2_ZIP",
+    "OM_BAD_MAGIC",
+    "OM_TRUNCATED_HEADER",
+    "OM_BAD_HEADER",
+    "OM_UNSUPPORTED_CONTAINER",
+    "OM_ENCRYPTED",
+    "OM_TRUNCATED",
+    "OM_LENGTH_MISMATCH",
+    "OM_OVER_4GIB",
+    "OM_BAD_PARTITION_TABLE",
+    "OM_NO_MODEL_DEF",
+    "OM_TWO_MODEL_DEFS",
+    "OM_PARTITION_OVERFLOW",
+    "OM_PARTITION_OUT_OF_RANGE",
+    "OM_PARTITION_OVERLAP",
+    "OM_PARTITION_GAP",
+    "OM_MODEL_DEF_UNREADABLE",
+    "OM_BAD_TLV",
+    "OM_READ_LIMIT",
+)
+"""Codes with which a gate, a container or an engine refuses a package; ``docs/reference/errors.md`` explains them."""
 
 
 def number(value: Any) -> float:
@@ -85,16 +124,42 @@ def text(value: Any) -> str:
 
 
 def size(value: Any) -> int:
-    """Bytes from a text with a unit. A bare number is refused: MB and MiB differ by 5 %."""
-    from pytest_cannlm.measure.units import parse_bytes
-
-    try:
-        checked = parse_bytes(value) if isinstance(value, str) else 0
-    except CannlmError as error:
-        raise ValueError(str(error)) from None
-    if checked <= 0:
-        raise ValueError('expected a size above 0 with its unit, such as "400MiB" or "1.5GB"')
+    """Bytes from a text with a unit, at least 1. A bare number is refused: MB and MiB differ by 5 %."""
+    wanted = 'expected a size above 0 with its unit, such as "400MiB" or "1.5GB"'
+    checked = _bytes(value, wanted)
+    if not checked:
+        raise ValueError(wanted)
     return checked
+
+
+def size_or_nothing(value: Any) -> int:
+    """As :func:`size`, and 0 too, with a unit as well."""
+    return _bytes(value, 'expected a size with its unit, such as "0B" or "400MiB"')
+
+
+def chip(value: Any) -> str:
+    """A known chip, in its one spelling."""
+    known = chips.known_chips()
+    name = chips.normalize(value) if isinstance(value, str) else None
+    if name not in known:
+        raise ValueError(f"expected a known chip: {', '.join(known)}{_meant(name, known)}")
+    return name
+
+
+def build_version(value: Any) -> str:
+    """A CANN version as a toolkit counts it."""
+    if not isinstance(value, str) or versions.parse(value).space != "build":
+        raise ValueError("expected a toolkit's CANN version, four numbers such as 6.1.1.0")
+    return value
+
+
+def refusal_code(value: Any) -> str:
+    """A code that a gate or an engine can refuse a package with; an engine's own are numbers."""
+    if not isinstance(value, str) or not (value in REFUSALS or value.isdecimal()):
+        raise ValueError(
+            f"expected a code of the gate or the container, or an engine's number{_meant(value, REFUSALS)}"
+        )
+    return value
 
 
 def one_of(*choices: str, aliases: Mapping[str, str] | None = None) -> Check:
@@ -103,8 +168,7 @@ def one_of(*choices: str, aliases: Mapping[str, str] | None = None) -> Check:
     def check(value: Any) -> str:
         word = (aliases or {}).get(value, value) if isinstance(value, str) else value
         if not isinstance(word, str) or word not in choices:
-            hint = nearest(word, choices) if isinstance(word, str) else None
-            raise ValueError(f"expected {', '.join(choices)}" + (f"; did you mean {hint!r}?" if hint else ""))
+            raise ValueError(f"expected {', '.join(choices)}{_meant(word, choices)}")
         return word
 
     return check
@@ -127,3 +191,19 @@ def each(check: Check, *, least: int = 0) -> Check:
 def in_order(values: Any) -> list[Any]:
     """The values in an order that every process agrees on: a set has none of its own, so it is sorted."""
     return sorted(values, key=str) if isinstance(values, (set, frozenset)) else list(values)
+
+
+def _bytes(value: Any, wanted: str) -> int:
+    from pytest_cannlm.sizes import parse_size
+
+    if not isinstance(value, str):
+        raise ValueError(wanted)
+    try:
+        return parse_size(value)
+    except CannlmError as error:
+        raise ValueError(str(error)) from None
+
+
+def _meant(word: Any, choices: Iterable[str]) -> str:
+    hint = nearest(word, choices) if isinstance(word, str) else None
+    return f"; did you mean {hint!r}?" if hint else ""

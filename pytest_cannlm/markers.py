@@ -19,14 +19,18 @@ from pytest_cannlm.arguments import (
     COLLECTIONS,
     Check,
     between,
+    build_version,
+    chip,
     context_length,
     count,
     each,
     number,
     one_of,
     positive,
+    refusal_code,
     share,
     size,
+    size_or_nothing,
     text,
 )
 from pytest_cannlm.errors import UsageError
@@ -156,7 +160,7 @@ class NpuMarker(Marker):
     model: str | tuple[str, ...] | None = argument(text, None, fans_out=True)
     scheme: str | tuple[str, ...] = argument(one_of(*SCHEMES, aliases=SCHEME_ALIASES), "w4a16", fans_out=True)
     context: int | tuple[int, ...] = argument(context_length, 2048, fans_out=True)
-    chips: tuple[str, ...] = argument(each(text, least=1), ("KirinX90",))
+    chips: tuple[str, ...] = argument(each(chip, least=1), ("KirinX90",))
     requires: tuple[str, ...] = argument(each(one_of(*CAPABILITIES)), ())
     converter: str | tuple[str, ...] | None = argument(one_of(*CONVERTERS), None, fans_out=True)
 
@@ -230,7 +234,7 @@ class MemoryCeiling(Marker):
 
     load: int | None = argument(size, None)
     peak: int | None = argument(size, None)
-    retained: int | None = argument(size, None)
+    retained: int | None = argument(size_or_nothing, None)
     kv_per_token: int | None = argument(size, None)
 
     def validate(self) -> None:
@@ -281,9 +285,16 @@ class Parity(Marker):
         return cls(**values, limits=limits, sources=sources)
 
     def validate(self) -> None:
-        """The profile is known, and belongs to the kind of reference that is asked for."""
+        """The profile is known, belongs to the kind of reference that is asked for, and gets the positions it needs."""
         from pytest_cannlm.parity.profiles import profiles
 
+        if self.prompts is not None and self.tokens < len(self.prompts):
+            self.refuse(f"compares {self.tokens} positions (tokens=), fewer than its {len(self.prompts)} prompts")
+        needed = max(row.min_positions for row in profiles().rows)
+        if self.tokens < needed and (self.profile is not None or not self.limits):
+            self.refuse(
+                f"compares {self.tokens} positions (tokens=), and a profile needs {needed}; or give limits alone"
+            )
         if self.profile is None:
             return
         kinds = {row.name: row.against for row in profiles().rows}
@@ -304,10 +315,10 @@ class RefusesLoad(Marker):
 
     name = "refuses_load"
 
-    cann: str | None = argument(text, None)
-    chip: str | None = argument(text, None)
+    cann: str | None = argument(build_version, None)
+    chip: str | None = argument(chip, None)
     damage: str | None = argument(one_of("truncate", "header", "missing-weights"), None)
-    error: str | None = argument(text, None)
+    error: str | None = argument(refusal_code, None)
     at: Literal["gate", "engine"] = argument(one_of("gate", "engine"), "gate")
 
     def validate(self) -> None:

@@ -30,6 +30,8 @@ from pytest_cannlm.agent.protocol import (
 from pytest_cannlm.errors import EngineError, KVCacheOverflow
 
 VOCABULARY = 1000
+COMMANDS = {10**6: "crash", 10**6 + 1: "raise"}
+"""Token ids that are commands of :meth:`ScriptedEngine.logits`."""
 
 
 class ScriptedEngine:
@@ -83,10 +85,9 @@ class ScriptedEngine:
         return [len(word) for word in text.split()]
 
     def logits(self, tokens: Sequence[int], first: int, step: int | None = None) -> Iterator[bytes]:
-        """Row i holds the value of token i everywhere; a negative token is a command."""
+        """Row i holds the value of token i everywhere."""
         for position in range(first, len(tokens)):
-            if tokens[position] < 0:
-                obey({-1: "crash", -2: "raise"}[tokens[position]], where="logits")
+            obey(COMMANDS.get(tokens[position], ""), where="logits")
             yield struct.pack("<f", float(tokens[position])) * VOCABULARY
 
     def sample_times(self, request: TimingRequest) -> list[Times]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ class FakeClient:
         footprint: Memory | None = None,
         retained: int | None = 0,
         logits: Callable[[Sequence[int], int], Any] | None = None,
+        decoded_logits: Callable[[Sequence[int], int], Any] | None = None,
+        prompt_tokens: Callable[[str], int] | None = None,
         tokens: Sequence[int] | None = None,
         tokenize: Callable[[str], list[int]] | None = None,
         fails: dict[str, CannlmError] | None = None,
@@ -56,7 +58,11 @@ class FakeClient:
         self.token_ms = token_ms if callable(token_ms) else lambda _: token_ms
         self.names, self.kind = tuple(capabilities), kind
         self.footprint = footprint or Memory(kind, MIB, 100 * MIB, 150 * MIB, 100 * MIB, 1024.0)
-        self.retained, self._logits, self._tokens, self._tokenize = retained, logits, tokens, tokenize
+        self.retained, self._tokens, self._tokenize = retained, tokens, tokenize
+        self._logits = logits or scripted_logits
+        self._decoded_logits = decoded_logits or self._logits
+        self._prompt_tokens = prompt_tokens or (lambda text: len(tiny_tokenizer().encode(text)))
+        self.worker, self.crashes = 2, 0
         self.fails, self.gate, self.engine_load = fails or {}, gate or _real_gate, engine_load
         self.log: list[str] = []
         self._package: str | None = None
@@ -79,7 +85,7 @@ class FakeClient:
         tokens = tuple(self._tokens or range(count))
         return Generation(
             text=self.text,
-            prompt_tokens=len(request.text.split()),
+            prompt_tokens=self._prompt_tokens(request.text),
             tokens=tokens,
             finish="stop",
             times=self._next_times(count),
@@ -95,7 +101,7 @@ class FakeClient:
 
     def logits(self, tokens: Sequence[int], first: int = 0, step: int | None = None) -> Any:
         self._called("logits")
-        return (self._logits or scripted_logits)(tokens, first)
+        return (self._decoded_logits if step == 1 else self._logits)(tokens, first)
 
     def sample_times(self, request: TimingRequest) -> list[Times]:
         self._called("sample_times")
@@ -117,7 +123,7 @@ class FakeClient:
         return Capabilities(self.names, {"lora": "an interface that is not public"})
 
     def status(self) -> AgentStatus:
-        return AgentStatus(1, 2, self._package, None, self._loads, 0)
+        return AgentStatus(1, self.worker, self._package, None, self._loads, self.crashes)
 
     def _called(self, name: str) -> None:
         self.log.append(name)
@@ -155,10 +161,9 @@ class FakeReference:
     def __init__(self, noise: float = 0.0, tokens: Sequence[int] = (0, 1, 2, 3)) -> None:
         self.noise, self.tokens = noise, tokens
 
-    @cached_property
+    @property
     def tokenizer(self) -> Tokenizer:
-        with open_checkpoint(tiny_llama()) as checkpoint:
-            return Tokenizer(checkpoint.tokenizer())
+        return tiny_tokenizer()
 
     def logits(self, ids: Sequence[int], first: int = 0) -> Iterator[Any]:
         rows = scripted_logits(ids, first)
@@ -166,6 +171,13 @@ class FakeReference:
 
     def generate(self, ids: Sequence[int], max_new_tokens: int) -> list[int]:
         return list(self.tokens)
+
+
+@cache
+def tiny_tokenizer() -> Tokenizer:
+    """The tiny checkpoint's own tokenizer."""
+    with open_checkpoint(tiny_llama()) as checkpoint:
+        return Tokenizer(checkpoint.tokenizer())
 
 
 def scripted_logits(tokens: Sequence[int], first: int = 0) -> Any:

@@ -7,8 +7,12 @@ from typing import Any
 from pytest_cannlm.container.kirin import write_simulated_omc
 from pytest_cannlm.container.modeldef import TensorIO
 
-VOCAB, HIDDEN, WEIGHT_BYTES = 32, 16, 4096
-INPUTS = (TensorIO("input_embed", "int8", (1, -1, HIDDEN)), TensorIO("position_ids", "int32", (1, -1)))
+VOCAB, HIDDEN, WEIGHT_BYTES, CONTEXT = 32, 16, 4096, 128
+INPUTS = (
+    TensorIO("input_embed", "int8", (1, -1, HIDDEN)),
+    TensorIO("position_ids", "int32", (1, -1)),
+    TensorIO("past_key_in0", "float16", (CONTEXT, 1, 1, 8)),
+)
 OUTPUTS = (TensorIO("lm_logits", "float", (1, -1, VOCAB)),)
 
 
@@ -44,7 +48,17 @@ def executor() -> dict[str, Any]:
     return {
         "version": 1,
         "llm_config": {
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "kv_cache_max_len": CONTEXT,
+            "num_attention_heads": 2,
+            "num_attention_kv_heads": 1,
+            "num_attention_head_dims": 8,
+            "num_hidden_layers": 1,
+            "prefill_len": 64,
+            "decode_len": 1,
             "vocab_size": VOCAB,
+            "max_io_tokens": 2 * CONTEXT,
             "hidden_size": HIDDEN,
             "embedding_weights": "tiny_64_2048.embedding_weights",
             "embedding_dequant_scale": "tiny_64_2048.embedding_dequant_scale",

@@ -7,9 +7,12 @@ clock where the engine is modelled), counted from the moment the request reached
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
+
+from pytest_cannlm.errors import UsageError
 
 Kind = Literal["measured", "modelled"]
 Finish = Literal["stop", "length", "length?"]
@@ -51,7 +54,10 @@ class Times:
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """One generation. ``text`` is the finished prompt: the engine applies no chat template."""
+    """One generation. ``text`` is the finished prompt: the engine applies no chat template.
+
+    A value of the wrong type, or one that no engine takes, is a :class:`UsageError` naming the field.
+    """
 
     text: str
     max_new_tokens: int
@@ -66,6 +72,18 @@ class GenerateRequest:
     ignore_eos: bool = False
     """End-of-text suppressed: exactly ``max_new_tokens`` tokens, for timing."""
     timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        _need_whole(self, max_new_tokens=1, seed=0)
+        _need(self, "text", isinstance(self.text, str), "a text")
+        _need(self, "top_k", _is_whole(self.top_k), "a whole number")
+        for name in ("temperature", "top_p", "repetition_penalty"):
+            _need(self, name, _is_number(getattr(self, name)), "a finite number")
+        for name in ("do_sample", "ignore_eos"):
+            _need(self, name, isinstance(getattr(self, name), bool), "true or false")
+        texts = isinstance(self.stop, tuple) and all(isinstance(text, str) for text in self.stop)
+        _need(self, "stop", texts, "texts")
+        _need(self, "timeout_s", _is_number(self.timeout_s) and self.timeout_s > 0, "a number of seconds above 0")
 
 
 @dataclass(frozen=True)
@@ -99,12 +117,15 @@ class Generation:
 
 @dataclass(frozen=True)
 class TimingRequest:
-    """Ask a modelled engine for the times of generations that it does not compute again."""
+    """Ask a modelled engine for the times of generations that it does not compute again. Checked like the other."""
 
     prompt_tokens: int
     new_tokens: int
     repeats: int
     seed: int
+
+    def __post_init__(self) -> None:
+        _need_whole(self, prompt_tokens=1, new_tokens=1, repeats=1, seed=0)
 
 
 @dataclass(frozen=True)
@@ -206,3 +227,23 @@ class AgentStatus:
     """How many workers died or hung since the agent started."""
     versions: dict[str, str] = field(default_factory=dict)
     """Engine, chip, CANN, Python, agent."""
+
+
+def _need_whole(request: object, **least: int) -> None:
+    for name, lowest in least.items():
+        value = getattr(request, name)
+        _need(request, name, _is_whole(value) and value >= lowest, f"a whole number of at least {lowest}")
+
+
+def _need(request: object, name: str, good: bool, expected: str) -> None:
+    if not good:
+        value = getattr(request, name)
+        raise UsageError(f"{name} cannot be {value!r}", field=name, found=repr(value), expected=expected)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,15 +1,19 @@
 """The agent's wire: HTTP on the loopback interface, one secret per run, JSON in, JSON or a stream out.
 
 The header ``X-Cannlm-Timeout`` carries the time limit of a call in seconds. An error is a JSON object whose ``error``
-names the class (see ``wire``); within a stream it is the last line or frame.
+names the class (see ``wire``); within a stream it is the last line or frame. Every request gets an answer: what nobody
+foresaw is an error of status 500, and its traceback goes to the agent's log.
 """
 
 from __future__ import annotations
 
 import hmac
 import json
+import math
+import socket
 import socketserver
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
@@ -18,13 +22,17 @@ from typing import Any, Union, cast
 
 from pytest_cannlm.agent.frames import Frame, encode
 from pytest_cannlm.agent.host import ListenerGoneError
-from pytest_cannlm.agent.protocol import TIMEOUT_HEADER, to_wire
+from pytest_cannlm.agent.protocol import TIMEOUT_HEADER, GenerateRequest, TimingRequest, from_wire, to_wire
 from pytest_cannlm.agent.supervisor import Supervisor
 from pytest_cannlm.agent.wire import error_to_wire
 from pytest_cannlm.errors import CannlmError, DeviceError, EngineError, GateRefusal, UsageError
 
 _DEFAULT_TIMEOUT_S = 60.0
 _LARGEST_BODY = 64 * 1024 * 1024
+_STRANGER_S = 10.0
+"""How long a connection that has not shown the secret may keep a thread waiting."""
+_MOST_STRANGERS = 16
+"""How many such connections there may be; one more ends the oldest, so that they cannot lock anybody out."""
 
 Body = dict[str, Any]
 
@@ -37,6 +45,8 @@ class AgentServer(ThreadingHTTPServer):
     def __init__(self, supervisor: Supervisor, *, secret: str) -> None:
         self.supervisor = supervisor
         self.secret = secret
+        self._strangers: dict[Any, None] = {}
+        self._strangers_lock = threading.Lock()
         super().__init__(("127.0.0.1", 0), _Handler)
 
     @property
@@ -49,6 +59,27 @@ class AgentServer(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "localhost", self.port
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Give the connection a thread, and end the one that has waited longest if too many are strangers."""
+        with self._strangers_lock:
+            self._strangers[request] = None
+            oldest = next(iter(self._strangers)) if len(self._strangers) > _MOST_STRANGERS else None
+            self._strangers.pop(oldest, None)
+        if oldest is not None:
+            with suppress(OSError):  # it has just gone by itself
+                oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close the connection."""
+        self.trust(request)
+        super().shutdown_request(request)
+
+    def trust(self, request: Any) -> None:
+        """Take the connection off the list of strangers."""
+        with self._strangers_lock:
+            self._strangers.pop(request, None)
+
     def stop(self) -> None:
         """Make ``serve_forever`` return; from any thread."""
         threading.Thread(target=self.shutdown, daemon=True).start()
@@ -56,6 +87,7 @@ class AgentServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    timeout = _STRANGER_S
     disable_nagle_algorithm = True
     wbufsize = 0
 
@@ -79,14 +111,22 @@ class _Handler(BaseHTTPRequestHandler):
                     self.close_connection = True  # the body stays unread
                     self._answer({"error": "Unauthorized"}, status=HTTPStatus.UNAUTHORIZED)
                     return
+                cast("AgentServer", self.server).trust(self.connection)
+                self.connection.settimeout(None)
+                if "Transfer-Encoding" in self.headers:
+                    self.close_connection = True
+                    refused = UsageError("the agent reads a request by its Content-Length only")
+                    self._answer(error_to_wire(refused), status=HTTPStatus.LENGTH_REQUIRED)
+                    return
                 route, body, timeout_s = self._read_request()
                 result = route(self, body, timeout_s)
                 if result is not _STREAMED:
                     self._answer(result)
-            except CannlmError as error:
-                self._answer(error_to_wire(error), status=_status_of(error))
-            except KeyError as missing:
-                self._answer(error_to_wire(UsageError(f"the request lacks {missing}")), status=HTTPStatus.BAD_REQUEST)
+            except (ConnectionError, TimeoutError):
+                raise
+            except Exception as error:
+                ours = _as_ours(error)
+                self._answer(error_to_wire(ours), status=_status_of(ours))
 
     def _authorized(self) -> bool:
         expected = f"Bearer {cast('AgentServer', self.server).secret}"
@@ -101,9 +141,9 @@ class _Handler(BaseHTTPRequestHandler):
             if not isinstance(body, dict):
                 raise ValueError("the body must be a JSON object")
             timeout_s = float(self.headers.get(TIMEOUT_HEADER, _DEFAULT_TIMEOUT_S))
-            if not timeout_s > 0:
-                raise ValueError(f"{TIMEOUT_HEADER} must be positive, not {timeout_s}")
-        except ValueError as error:
+            if not 0 < timeout_s < math.inf:
+                raise ValueError(f"{TIMEOUT_HEADER} must be positive and finite, not {timeout_s}")
+        except (ValueError, RecursionError) as error:
             self.close_connection = True  # what is left of the body stays unread
             raise UsageError(f"the agent cannot read this request: {error}") from error
         route = _ROUTES.get((self.command, self.path))
@@ -151,27 +191,31 @@ class _Handler(BaseHTTPRequestHandler):
         except ListenerGoneError:
             self.close_connection = True
             return _STREAMED
-        except CannlmError as error:
+        except (ConnectionError, TimeoutError):
+            raise
+        except Exception as error:
             if not started:
                 raise
-            send(error_to_wire(error))
+            send(error_to_wire(_as_ours(error)))
         self.wfile.write(b"0\r\n\r\n")
         return _STREAMED
 
     def _load(self, body: Body, timeout_s: float) -> Any:
-        gate = body["gate"]
+        gate = _member(body, "gate", (dict, str))
+        if isinstance(gate, str) and gate != "off":
+            raise UsageError("the gate is off or has a target", field="gate", found=gate, expected='an object or "off"')
         return self._supervisor.load(
-            body["package"],
-            manifest=body.get("manifest"),
+            _member(body, "package", str),
+            manifest=_member(body, "manifest", (str, type(None)), otherwise=None),
             gate=None if gate == "off" else gate,
-            options=body.get("options") or {},
+            options=_member(body, "options", dict, otherwise={}),
             timeout_s=timeout_s,
         )
 
     def _generate(self, body: Body, timeout_s: float) -> Any:
         return self._stream(
             "generate",
-            body,
+            _checked(GenerateRequest, body),
             timeout_s,
             content_type="application/x-ndjson",
             line=lambda event: json.dumps(event).encode() + b"\n",
@@ -179,16 +223,21 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def _logits(self, body: Body, timeout_s: float) -> Any:
-        args = {"tokens": body["tokens"], "first": body.get("first", 0), "step": body.get("step")}
+        args = {
+            "tokens": _member(body, "tokens", list),
+            "first": _member(body, "first", int, otherwise=0),
+            "step": _member(body, "step", (int, type(None)), otherwise=None),
+        }
         return self._stream(
             "logits", args, timeout_s, content_type="application/x-cannlm-frames", line=encode, final="end"
         )
 
     def _tokenize(self, body: Body, timeout_s: float) -> Any:
-        return {"tokens": self._supervisor.call("tokenize", {"text": body["text"]}, timeout_s=timeout_s)}
+        args = {"text": _member(body, "text", str)}
+        return {"tokens": self._supervisor.call("tokenize", args, timeout_s=timeout_s)}
 
     def _sample_times(self, body: Body, timeout_s: float) -> Any:
-        return {"times": self._supervisor.call("sample_times", body, timeout_s=timeout_s)}
+        return {"times": self._supervisor.call("sample_times", _checked(TimingRequest, body), timeout_s=timeout_s)}
 
     def _memory(self, body: Body, timeout_s: float) -> Any:
         return self._supervisor.call("memory", {}, timeout_s=timeout_s)
@@ -212,6 +261,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 _STREAMED = object()
+_REQUIRED = object()
 _Route = Callable[[_Handler, Body, float], Union[Any, object]]
 
 _ROUTES: dict[tuple[str, str], _Route] = {
@@ -227,6 +277,39 @@ _ROUTES: dict[tuple[str, str], _Route] = {
     ("POST", "/v1/unload"): _Handler._unload,
     ("POST", "/v1/shutdown"): _Handler._shutdown,
 }
+
+
+def _member(body: Body, key: str, kind: type | tuple[type, ...], *, otherwise: Any = _REQUIRED) -> Any:
+    """A member of the request by its JSON type; without ``otherwise`` it must be there."""
+    value = body.get(key, otherwise)
+    if value is _REQUIRED:
+        raise UsageError(f"the request lacks {key!r}", field=key)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        expected = " or ".join(_JSON_NAMES[each] for each in kinds)
+        raise UsageError(
+            f"{key!r} of the request has the wrong type", field=key, found=repr(value)[:80], expected=expected
+        )
+    return value
+
+
+_JSON_NAMES = {dict: "an object", str: "a text", int: "a whole number", list: "a list", type(None): "null"}
+
+
+def _checked(cls: type[GenerateRequest] | type[TimingRequest], body: Body) -> Body:
+    """The request that ``body`` is, checked before any engine sees it."""
+    try:
+        return cast("Body", to_wire(from_wire(cls, body)))
+    except TypeError as error:
+        raise UsageError(f"the request is not complete: {error}") from error
+
+
+def _as_ours(error: Exception) -> CannlmError:
+    """Any exception as an error of the project; the traceback of a foreign one goes to the agent's log."""
+    if isinstance(error, CannlmError):
+        return error
+    traceback.print_exception(error)
+    return CannlmError(f"the agent itself failed: {type(error).__name__}: {error}", code="AGENT_EXCEPTION")
 
 
 def _status_of(error: CannlmError) -> HTTPStatus:

@@ -212,11 +212,11 @@ class Supervisor:
 def _target(fields: Mapping[str, Any]) -> Target:
     """The gate's target from JSON, which knows no tuples."""
     known = dict(fields)
-    if "chips" in known:
-        known["chips"] = tuple(known["chips"])
-    if "version_pairs" in known:
-        known["version_pairs"] = tuple(tuple(pair) for pair in known["version_pairs"])
     try:
+        if "chips" in known:
+            known["chips"] = tuple(known["chips"])
+        if "version_pairs" in known:
+            known["version_pairs"] = tuple(tuple(pair) for pair in known["version_pairs"])
         return Target(**known)
     except TypeError as error:
         raise UsageError(f"the gate's target is not complete or not known: {error}") from error

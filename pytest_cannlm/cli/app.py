@@ -188,7 +188,9 @@ def inspect(
 def check(
     package: Annotated[Path, typer.Argument(help="A package folder, the folder above it, or a single model file.")],
     chip: Annotated[str, typer.Option(help="The chip of the target.")],
-    cann: Annotated[str, typer.Option(help="The CANN version of the target.")],
+    cann: Annotated[
+        str | None, typer.Option(help="The CANN version of the target; needed unless --policy is off.")
+    ] = None,
     simulated: Annotated[
         bool | None, typer.Option("--simulated/--real", help="What the target is (default: what the package is for).")
     ] = None,
@@ -196,10 +198,18 @@ def check(
     json_: Json = False,
 ) -> int:
     """Ask the gate whether a package may be loaded on a target, without loading it."""
+    from pytest_cannlm.cli.target import known_chip, known_version
     from pytest_cannlm.harness.single import judge_at_gate
 
     settings = _settings(cann_policy=policy)
-    decision = judge_at_gate(package, chip=chip, cann=cann, simulated=simulated, policy=settings.cann_policy)
+    decision = judge_at_gate(
+        package,
+        chip=known_chip(chip),
+        cann=known_version(cann, policy=settings.cann_policy),
+        version_from="no --cann on the command line" if cann is None else "--cann on the command line",
+        simulated=simulated,
+        policy=settings.cann_policy,
+    )
     data = {"answer": decision.answer, "code": decision.code, "reasons": decision.reasons()}
     decisive = decision.explain()
     lines = [decisive, *(f"  {reason}" for reason in decision.reasons() if reason not in decisive)]

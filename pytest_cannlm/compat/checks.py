@@ -15,14 +15,16 @@ from pytest_cannlm.container.modelattrs import AttributeValue
 from pytest_cannlm.container.source import ReadLimitError
 from pytest_cannlm.errors import CannlmError, UsageError
 
-DEVICE_CHIP, FILES, CONTAINER, ENGINE, CHIP, CANN, SIZES = (
+DEVICE_CHIP, FILES, CONTAINER, ENGINE, CHIP, CANN, MANIFEST, SIZES, CACHE = (
     "device chip",
     "package files",
     "container",
     "engine",
     "chip",
     "cann",
+    "manifest",
     "sizes",
+    "cache",
 )
 
 Attributes = Mapping[str, AttributeValue]
@@ -56,12 +58,22 @@ class Target:
     version_pairs: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
+        texts = (
+            "chip",
+            "version_from",
+            *(name for name in ("cann", "device_version") if getattr(self, name) is not None),
+        )
+        for name in texts:
+            _need(name, getattr(self, name), isinstance(getattr(self, name), str), "a text")
+        _need("simulated", self.simulated, isinstance(self.simulated, bool), "true or false")
+        _need("chips", self.chips, _are_texts(self.chips), "names of chips")
+        pairs = all(_are_texts(pair) and len(pair) == 2 for pair in self.version_pairs)
+        _need("version_pairs", self.version_pairs, pairs, "pairs of versions")
         for name, value, choices in (
             ("policy", self.policy, POLICIES),
             ("on_unknown", self.on_unknown, ON_UNKNOWN),
         ):
-            if value not in choices:
-                raise UsageError(f"unknown {name} of the gate", field=name, found=value, expected=" or ".join(choices))
+            _need(name, value, value in choices, " or ".join(choices))
 
     @property
     def device(self) -> str:
@@ -71,7 +83,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Check:
-    """One question of the gate and its outcome: ok, mismatch, unknown (cannot be told), or off (not asked)."""
+    """One question of the gate and its outcome: ok, mismatch, unknown (cannot be told), or off (not judged)."""
 
     name: str
     outcome: Outcome
@@ -193,7 +205,9 @@ def chip(container: Container, attributes: Attributes, target: Target, manifest:
     file = container.path.name
     wanted = chips.normalize(target.chip)
     dialect = "kirin" if wanted.startswith("Kirin") else "ascend"
-    claims = _chip_claims(container, attributes, manifest)
+    claims = chip_claims(container, attributes)
+    if not claims and manifest and manifest.chip:
+        claims[f"build.chip in {manifest.path.name}"] = chips.normalize(manifest.chip)
     rule = "compiled for exactly the chip of the device; a sibling or a family is another chip"
     outcome: Outcome
     if container.dialect != dialect:
@@ -219,8 +233,8 @@ def chip(container: Container, attributes: Attributes, target: Target, manifest:
     )
 
 
-def _chip_claims(container: Container, attributes: Attributes, manifest: Manifest | None) -> dict[str, str]:
-    """Where a chip is named, and which; soc_version overrules platform code 10, which also stands for unknown chips."""
+def chip_claims(container: Container, attributes: Attributes) -> dict[str, str]:
+    """Where the file names a chip, and which; soc_version overrules code 10, which also stands for unknown chips."""
     file = container.path.name
     claims: dict[str, str] = {}
     soc = _text(attributes, "soc_version")
@@ -230,8 +244,6 @@ def _chip_claims(container: Container, attributes: Attributes, manifest: Manifes
     name = chips.chip_of_platform(platform[0]) if platform else None
     if name and not (soc and name == chips.DEFAULT_PLATFORM_CHIP):
         claims[f"TASK_INFO of {file}"] = name
-    if not claims and manifest and manifest.chip:
-        claims[f"build.chip in {manifest.path.name}"] = chips.normalize(manifest.chip)
     return claims
 
 
@@ -245,7 +257,7 @@ _POLICY_OFF = "policy off: versions are not compared"
 
 def cann(container: Container, attributes: Attributes, target: Target, manifest: Manifest | None) -> Check:
     """Whether the version that built the model may run on the target's version, by the target's policy."""
-    found, found_in = _build_version(container, attributes, manifest)
+    found, found_in = _version_and_place(container, attributes, manifest)
     expected = target.cann or target.device_version
     if target.policy == "off":
         comparison = versions.Comparison("off", _POLICY_OFF)
@@ -300,26 +312,45 @@ def _version_source(target: Target) -> str:
     return target.version_from or (f"CANN of {target.device}" if target.cann else f"reported by {target.device}")
 
 
-def _build_version(container: Container, attributes: Attributes, manifest: Manifest | None) -> tuple[str | None, str]:
+def build_version(attributes: Attributes) -> tuple[str, str] | None:
+    """The version that built the model by the file itself, and the attribute that says it."""
+    for key in ("atc_version", "opp_version"):
+        version = _text(attributes, key)
+        if version:
+            return version, key
+    return None
+
+
+def _version_and_place(
+    container: Container, attributes: Attributes, manifest: Manifest | None
+) -> tuple[str | None, str]:
     """The version that built the model and where it stands: the file itself, else the manifest."""
     file = container.path.name
-    atc, opp = _text(attributes, "atc_version"), _text(attributes, "opp_version")
-    in_manifest = manifest.cann if manifest else None
-    if atc or opp:
-        where = f"{'atc_version' if atc else 'opp_version'} of {file}"
-        if atc and opp and atc != opp:
+    built, opp = build_version(attributes), _text(attributes, "opp_version")
+    if built:
+        where = f"{built[1]} of {file}"
+        if opp and opp != built[0]:
             where += f", whose opp_version is {opp}"
-        if manifest and in_manifest and in_manifest != (atc or opp):
-            where += f", while {manifest.path.name} says {in_manifest}"
-        return atc or opp, where
-    if manifest and in_manifest:
-        return in_manifest, f"build.cann in {manifest.path.name}"
+        if manifest and manifest.cann and manifest.cann != built[0]:
+            where += f", while {manifest.path.name} says {manifest.cann}"
+        return built[0], where
+    if manifest and manifest.cann:
+        return manifest.cann, f"build.cann in {manifest.path.name}"
     return None, f"neither the attributes of {file} nor a manifest"
 
 
 def _text(attributes: Attributes, key: str) -> str | None:
     value = attributes.get(key)
     return value if isinstance(value, str) and value.strip() else None
+
+
+def _need(name: str, value: object, good: bool, expected: str) -> None:
+    if not good:
+        raise UsageError(f"{name} of the gate cannot be {value!r}", field=name, found=repr(value), expected=expected)
+
+
+def _are_texts(values: object) -> bool:
+    return isinstance(values, tuple) and all(isinstance(value, str) for value in values)
 
 
 def _one_line(text: str) -> str:

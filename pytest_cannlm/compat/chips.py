@@ -38,11 +38,6 @@ def same_chip(one: str, other: str) -> bool:
     return normalize(one).casefold() == normalize(other).casefold()
 
 
-def is_family(name: str) -> bool:
-    """Whether a name is that of a whole family, which no device has: "Kirin", "Ascend"."""
-    return normalize(name).casefold() in {"kirin", "ascend"}
-
-
 def chip_of_platform(code: int) -> str | None:
     """The chip behind a platform code of a compiled Kirin model; None for a code without a known name."""
     return next((name for name, number in PLATFORM_CODES.items() if number == code), None)

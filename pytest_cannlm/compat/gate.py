@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pytest_cannlm.compat import checks, sizes
+from pytest_cannlm.compat import agreement, checks, sizes
 from pytest_cannlm.compat.checks import Check, Target
-from pytest_cannlm.compat.package import Manifest, PackageFolder, read_manifest, read_package
+from pytest_cannlm.compat.package import Manifest, PackageFolder, ReadCount, read_manifest, read_package
 from pytest_cannlm.container.core import open_source
 from pytest_cannlm.container.source import FileSource
-from pytest_cannlm.errors import CannlmError, GateRefusal
+from pytest_cannlm.errors import CannlmError, GateRefusal, PackageError
 
 __all__ = ["READ_LIMIT", "Check", "Decision", "Target", "decide"]
 
@@ -94,34 +94,46 @@ def _check_package(package: Path, target: Target, manifest_path: Path | None) ->
     results: list[Check] = []
     folder: PackageFolder | None = None
     manifest: Manifest | None = None
-    used = 0
+    count = ReadCount()
     try:
         if package.is_dir() or not package.exists():
-            folder = read_package(package)
-            used += folder.bytes_read
+            folder = read_package(package, count)
             results.append(checks.complete(folder))
         if manifest_path is not None:
-            manifest = read_manifest(manifest_path)
-            used += manifest.bytes_read
+            manifest = read_manifest(manifest_path, count)
+        model = folder.model if folder else package
+        if folder and not model.is_file():
+            return results, count.bytes
     except CannlmError as error:
-        return [*results, checks.from_error(checks.FILES, error)], used
-    model = folder.model if folder else package
-    if folder and not model.is_file():
-        return results, used
+        return [*results, checks.from_error(checks.FILES, error)], count.bytes
+    except OSError as error:
+        return [*results, checks.from_error(checks.FILES, _unreadable(package, error))], count.bytes
     source: FileSource | None = None
     try:
-        source = FileSource(model, limit=READ_LIMIT - used)
+        source = FileSource(model, limit=READ_LIMIT - count.bytes)
         container = open_source(source)
         results.append(checks.container_ok(container))
         results.append(checks.right_engine(container, target))
         attributes = checks.read_attributes(container)
         results.append(checks.chip(container, attributes, target, manifest))
         results.append(checks.cann(container, attributes, target, manifest))
+        if manifest:
+            results.append(agreement.manifest_agrees(container, attributes, target, manifest))
         if folder:
             results += sizes.check_sizes(container, folder, manifest)
+            results += agreement.cache_agrees(container, folder)
     except CannlmError as error:
         results.append(checks.from_error(checks.CONTAINER, error))
-    return results, used + (source.bytes_read if source else 0)
+    return results, count.bytes + (source.bytes_read if source else 0)
+
+
+def _unreadable(package: Path, error: OSError) -> PackageError:
+    return PackageError(
+        f"the package cannot be read: {error.strerror or type(error).__name__}",
+        file=error.filename or package,
+        expected="files that can be read",
+        code="PACKAGE_DAMAGED",
+    )
 
 
 def _answer(results: list[Check], target: Target) -> tuple[Answer, str | None]:

@@ -134,6 +134,18 @@ class Container:
             except WireError as error:
                 raise self._unreadable(entry, str(error)) from error
 
+    def input_shape(self, name: str) -> tuple[int, ...] | None:
+        """Shape that the main graph declares for one input (-1 = dynamic); None where it has no such input.
+
+        Stops reading where it is found. Raises ``ContainerError`` OM_MODEL_DEF_UNREADABLE.
+        """
+        entry = self._model_def()
+        with self._source as source:
+            try:
+                return graph.read_input_shape(source, entry.start, entry.end, name)
+            except WireError as error:
+                raise self._unreadable(entry, str(error)) from error
+
     def inputs_outputs(self) -> tuple[tuple[GraphInput, ...], tuple[GraphOutput, ...]]:
         """Inputs and outputs of model 0 by its main graph; reads every op's head. OM_MODEL_DEF_UNREADABLE if broken."""
         entry = self._model_def()

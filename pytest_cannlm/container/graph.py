@@ -8,7 +8,7 @@ input_desc 33, output_desc 34. TensorDescriptor: dtype 2, shape 3, layout 4.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_cannlm.container.layout import Dialect
@@ -96,20 +96,32 @@ def read_inputs_outputs(
     """
     inputs: list[_Op] = []
     outputs: tuple[GraphOutput, ...] = ()
+    for op in _ops(source, start, end):
+        kind = _op_text(source, op, OP_TYPE)
+        if kind in _INPUT_TYPES:
+            inputs.append(_read_op(source, op))
+        elif kind == _OUTPUT_TYPE:
+            outputs = _outputs(_read_op(source, op), dialect, out_nodes)
+    return _inputs(inputs), outputs
+
+
+def read_input_shape(source: Source, start: int, end: int, name: str) -> tuple[int, ...] | None:
+    """Shape of one input of graph[0] of the ModelDef at ``start..end``, None if there is none of that name."""
+    for op in _ops(source, start, end):
+        if _op_text(source, op, _NAME) == name and _op_text(source, op, OP_TYPE) in _INPUT_TYPES:
+            return _inputs([_read_op(source, op)])[0].outer.shape
+    return None
+
+
+def _ops(source: Source, start: int, end: int) -> Iterator[Field]:
     graph = next((part for part in fields(source, start, end) if part.number == MODEL_GRAPH), None)
     if graph is None or graph.wire_type != BYTES:
         raise WireError("it has no graph")
     for count, part in enumerate(fields(source, graph.start, graph.end)):
         if count >= MAX_FIELDS:
             raise WireError(f"a graph of more than {MAX_FIELDS} parts")
-        if part.number != GRAPH_OP or part.wire_type != BYTES:
-            continue
-        kind = _op_type(source, part)
-        if kind in _INPUT_TYPES:
-            inputs.append(_read_op(source, part))
-        elif kind == _OUTPUT_TYPE:
-            outputs = _outputs(_read_op(source, part), dialect, out_nodes)
-    return _inputs(inputs), outputs
+        if part.number == GRAPH_OP and part.wire_type == BYTES:
+            yield part
 
 
 def _inputs(ops: Sequence[_Op]) -> tuple[GraphInput, ...]:
@@ -161,9 +173,9 @@ def _source_of(op: _Op, position: int) -> tuple[str, int]:
     return name, int(index) if index.isascii() and index.isdecimal() and len(index) < 10 else 0
 
 
-def _op_type(source: Source, op: Field) -> str:
+def _op_text(source: Source, op: Field, number: int) -> str:
     for part in fields(source, op.start, op.end):
-        if part.number == OP_TYPE and part.wire_type == BYTES:
+        if part.number == number and part.wire_type == BYTES:
             return _text(source, part)
     return ""
 

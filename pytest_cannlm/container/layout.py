@@ -31,7 +31,6 @@ FLOW, LITE, BUNDLE = 3, 4, 5
 """Ascend model types with a table of their own kind."""
 
 KIRIN_COMPILED = 4
-KIRIN_PORTABLE = 3
 
 EXTERNAL_WEIGHT_FILE = "SubGraph_0.weight"
 """Where a compiled Kirin model keeps weights outside; the name is fixed, so two models need two folders."""
@@ -235,6 +234,11 @@ class Header(HeaderFields):
             and self.modeltype not in (FLOW, BUNDLE)
             and (self.model_num > 1 or self.is_unknow_model == 1)
         )
+
+    @property
+    def several_models(self) -> bool:
+        """The file holds more than one model, or one for several shapes."""
+        return self.multi_model or self.model_num > 1 or self.multi_shape_gears > 1
 
     def is_ascend_type(self, number: int) -> bool:
         """Layout A2 with that model type."""

@@ -68,7 +68,7 @@ def read_partitions(source: FileSource, header: Header, payload_end: int) -> tup
     """Per model the rows of its table, all checks done in a fixed order so that one broken file gives one name.
 
     Raises ``ContainerError`` with OM_BAD_PARTITION_TABLE, OM_PARTITION_OVERFLOW, OM_PARTITION_OUT_OF_RANGE,
-    OM_PARTITION_OVERLAP, OM_PARTITION_GAP or OM_NO_MODEL_DEF.
+    OM_PARTITION_OVERLAP, OM_PARTITION_GAP, OM_NO_MODEL_DEF or OM_TWO_MODEL_DEFS.
     """
     path = source.path
     models: list[tuple[PartitionEntry, ...]] = []
@@ -196,7 +196,11 @@ def check_contiguous(path: Path, header: Header, entries: Sequence[PartitionEntr
 
 
 def check_model_def(path: Path, header: Header, entries: Sequence[PartitionEntry], model: int) -> None:
-    """Every model needs a non-empty MODEL_DEF, or what stands for it in the executor's and bundle formats."""
+    """Every model needs a non-empty MODEL_DEF, or what stands for it in the executor's and bundle formats.
+
+    A second one is an error of ours, which the vendor's readers are not known to have: which one they take as the model
+    is not known either, so nothing that is said about such a file is certain.
+    """
     wanted = {MODEL_DEF}
     if header.is_ascend_type(LITE):
         wanted.add(PRE_MODEL_DESC)
@@ -212,6 +216,17 @@ def check_model_def(path: Path, header: Header, entries: Sequence[PartitionEntry
             expected="a non-empty MODEL_DEF (type 0)",
             remedy="Convert the model again",
             code="OM_NO_MODEL_DEF",
+        )
+    definitions = [index for index, entry in enumerate(entries) if entry.type == MODEL_DEF and entry.size]
+    if len(definitions) > 1 and not header.several_models:
+        raise ContainerError(
+            f"model {model} has {len(definitions)} model definitions, and the header declares one model",
+            file=path,
+            field="partition table",
+            found=f"MODEL_DEF in partitions {definitions}",
+            expected="one MODEL_DEF (type 0)",
+            remedy="Convert the model again",
+            code="OM_TWO_MODEL_DEFS",
         )
 
 

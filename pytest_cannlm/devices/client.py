@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -25,7 +26,7 @@ from pytest_cannlm.agent.protocol import (
     to_wire,
 )
 from pytest_cannlm.agent.wire import error_from_wire
-from pytest_cannlm.errors import CannlmError, DeviceError, GateRefusal
+from pytest_cannlm.errors import CannlmError, DeviceError, GateRefusal, UsageError
 
 if TYPE_CHECKING:
     import httpx
@@ -114,10 +115,11 @@ class AgentClient:
         """Teacher-forced logits at positions ``first``.. of ``tokens``: float32 ``[len(tokens) - first, vocab]``.
 
         ``step`` positions are fed at a time, by default those of a prefill step; 1 goes the way of decoding.
+        :class:`UsageError` for what is no token id: nothing is rounded, and nothing counts from the end.
         """
         import numpy as np
 
-        body = {"tokens": [int(token) for token in tokens], "first": first, "step": step}
+        body = {"tokens": [_token_id(*each) for each in enumerate(tokens)], "first": first, "step": step}
         data = bytearray()
         with self._stream("/v1/logits", body, timeout_s=timeout_s) as response:
             frames = _Reader(response.iter_bytes())
@@ -222,6 +224,22 @@ class AgentClient:
             code="AGENT_LOST",
             remedy="Open the device again" if ended else "The agent still runs; see what else uses the machine",
         )
+
+
+def _token_id(position: int, token: Any) -> int:
+    """A whole number of Python or numpy as a plain one."""
+    try:
+        number = -1 if isinstance(token, bool) else operator.index(token)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise UsageError(
+            "not the id of a token",
+            field=f"tokens[{position}]",
+            found=repr(token),
+            expected="a whole number of at least 0",
+        )
+    return number
 
 
 class _Reader:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,12 +9,12 @@ from typing import Any
 from pytest_cannlm.compat import versions
 from pytest_cannlm.compat.chips import known_chips, normalize
 from pytest_cannlm.errors import UsageError
+from pytest_cannlm.settings import nearest
+from pytest_cannlm.sizes import SIZE_FORMS, parse_size
 
 _EXAMPLES = "sim, sim:kirinx90?cann=6.0.1.0&ram=2GiB&mode=fast&seed=3, hdc[:KEY], adb[:SERIAL], local"
 
 _MODES = ("faithful", "fast")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)(KB|MB|GB|KiB|MiB|GiB)")
-_SIZE_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 @dataclass(frozen=True)
@@ -89,10 +87,12 @@ def _cann(text: str, name: str, value: str) -> str:
 
 
 def _size(text: str, name: str, value: str) -> int:
-    match = _SIZE.fullmatch(value)
-    size = 0 if match is None else int(float(match[1]) * _SIZE_UNITS[match[2]])
+    try:
+        size = parse_size(value)
+    except UsageError:
+        size = 0
     if size <= 0:
-        raise _wrong(text, f"has {name}={value!r}", expected=f"a size with its unit ({', '.join(_SIZE_UNITS)}): 2GiB")
+        raise _wrong(text, f"has {name}={value!r}", expected=f"a size with its unit, above 0: {SIZE_FORMS}")
     return size
 
 
@@ -125,9 +125,9 @@ _KINDS: Mapping[str, tuple[_KeyParser, _OptionParsers]] = {
 
 def _unknown(text: str, what: str, given: str, possible: Iterable[str], *, hint: str | None = None) -> UsageError:
     names = list(possible)
-    nearest = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
+    meant = nearest(given.lower(), names, likeness=0.5)
     return UsageError(
-        f"--npu={text}: unknown {what} {given!r}" + (f"; did you mean {nearest[0]!r}?" if nearest else ""),
+        f"--npu={text}: unknown {what} {given!r}" + (f"; did you mean {meant!r}?" if meant else ""),
         field="--npu",
         found=given,
         expected=(", ".join(names) or f"no {what}") + (f"; {hint}" if hint else ""),

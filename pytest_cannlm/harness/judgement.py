@@ -20,6 +20,22 @@ class Judged:
     report_as: ReportAs = None
 
 
+def guard(name: str, reason: str, look_at: str) -> Verdict:
+    """The failing verdict of something that is always checked, whatever the markers say."""
+    return Verdict(
+        outcome="fail",
+        figure=None,
+        name=name,
+        limit=None,
+        unit="",
+        better="lower",
+        margin=None,
+        reason=reason,
+        look_at=look_at,
+        limit_source="guard, always checked",
+    )
+
+
 @dataclass(frozen=True)
 class Judgement:
     """Verdicts and figures of all markers of one test."""

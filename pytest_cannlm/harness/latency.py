@@ -30,12 +30,12 @@ def judge(run: Run, marker: TokenLatency, policy: InconclusivePolicy) -> Judged:
     """One verdict per limit of the marker, with every latency figure of the sample."""
     plan = marker.plan(policy)
     prompt, prompt_tokens = _prompt(run, marker)
-    if prompt_tokens + plan.new_tokens > run.context:
+    if plan.new_tokens > run.room(prompt):
         raise UsageError(
             "prompt and new tokens of the latency test do not fit the KV cache",
             field="new_tokens",
-            found=f"{prompt_tokens} + {plan.new_tokens} tokens",
-            expected=f"at most {run.context}",
+            found=f"{plan.new_tokens} behind {prompt_tokens} tokens of the prompt",
+            expected=f"at most {run.room(prompt)}",
         )
     limits = {
         name: Limit(getattr(marker, name), f"marker on the {marker.sources[name]}")
@@ -52,7 +52,7 @@ def judge(run: Run, marker: TokenLatency, policy: InconclusivePolicy) -> Judged:
     step = next_step(plan, good_rounds=0, policy=policy)
     while True:
         rounds += [measure(len(rounds) + n) for n in range(step.rounds)]
-        sample = latency_sample(rounds, plan=plan, kind=run.kind, context=run.context)
+        sample = latency_sample(rounds, plan=plan, context=run.context)
         verdicts = judge_latency(sample, limits)
         step = next_step(
             plan,
@@ -91,7 +91,8 @@ def _modelled(run: Run, plan: SamplingPlan, prompt_tokens: int) -> Measure:
             repeats=plan.generations_per_round,
             seed=number * plan.generations_per_round,  # the engine counts on from here, one seed per repeat
         )
-        return Round(tuple(TimedGeneration(prompt_tokens, times) for times in run.client.sample_times(request)))
+        drawn = run.client.sample_times(request)
+        return Round(tuple(TimedGeneration(prompt_tokens, times, "modelled") for times in drawn))
 
     return measure
 
@@ -119,6 +120,5 @@ def _warm_up(run: Run, plan: SamplingPlan, prompt: str) -> str | None:
 
 
 def _timed(run: Run, plan: SamplingPlan, prompt: str) -> TimedGeneration:
-    run.client.reset()
     request = GenerateRequest(text=prompt, max_new_tokens=plan.new_tokens, ignore_eos=True)
-    return TimedGeneration.of(run.client.generate(request))
+    return TimedGeneration.of(run.generate(request))

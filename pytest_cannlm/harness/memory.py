@@ -16,11 +16,14 @@ _STANDARD_NEW_TOKENS = 64
 
 
 def observe(run: Run) -> Memory:
-    """The footprint after what the body did; a body that generated nothing is judged on the standard prompts."""
+    """The footprint after what the body did; a body that generated nothing is judged on the standard prompts.
+
+    :raises UsageError: a standard prompt does not fit the context.
+    """
     if not run.asked:
         for question in STANDARD_PROMPTS:
             prompt = question_prompt(run.tokenizer, question)
-            run.client.generate(GenerateRequest(text=prompt, max_new_tokens=_STANDARD_NEW_TOKENS))
+            run.generate(GenerateRequest(text=prompt, max_new_tokens=min(_STANDARD_NEW_TOKENS, run.room(prompt))))
     return run.client.memory()
 
 

@@ -52,6 +52,8 @@ class Reply:
     """Whether the times are measured or modelled."""
     served_by: str
     """Who computed this, for example "simulated KirinX90 (faithful)"."""
+    cached_prefix_tokens: int
+    """Prompt tokens that were not computed again; always 0 without ``reuse_prefix``."""
     generation: Generation
     """Everything that the engine said."""
 
@@ -69,6 +71,7 @@ class Reply:
             tpot_ms=_or_none(latency.tpot, generation.times),
             kind=generation.kind,
             served_by=generation.served_by,
+            cached_prefix_tokens=generation.cached_prefix_tokens,
             generation=generation,
         )
 
@@ -126,28 +129,37 @@ class Npu:
         *,
         max_new_tokens: int = 128,
         special_tokens: bool = False,
+        reuse_prefix: bool = False,
         **sampling: Any,
     ) -> Reply:
         """Ask one question, or continue a conversation, through the model's chat template. Greedy by default.
 
         :param chat: the user's text, or messages with ``role`` and ``content``. The engine keeps no history.
         :param special_tokens: allow texts that spell special tokens; otherwise they are refused.
+        :param reuse_prefix: keep the context of the request before, so that a beginning in common is not computed
+            again; the reply may then depend on that request. Otherwise every request starts empty.
         :param sampling: see :data:`SAMPLING`.
         :raises UsageError: a wrong argument, or a text that spells special tokens.
         :raises KVCacheOverflow: prompt and new tokens did not fit the KV cache.
-        :raises EngineError: the engine failed, crashed or hung.
+        :raises EngineError: the engine failed, crashed or hung, or counts other prompt tokens than the tokenizer.
         """
         __tracebackhide__ = True
 
         def ask() -> Reply:
             run = self.run
             prompt = finished_prompt(run.tokenizer, chat, special_tokens=special_tokens)
-            return Reply.of(run.ask(_request(prompt, max_new_tokens, sampling)))
+            return Reply.of(run.ask(_request(prompt, max_new_tokens, sampling), reuse_prefix=reuse_prefix))
 
         return _plainly(ask)
 
     def generate(
-        self, prompt: str, *, max_new_tokens: int = 128, special_tokens: bool = False, **sampling: Any
+        self,
+        prompt: str,
+        *,
+        max_new_tokens: int = 128,
+        special_tokens: bool = False,
+        reuse_prefix: bool = False,
+        **sampling: Any,
     ) -> Reply:
         """Continue ``prompt`` as it is, without a chat template. Arguments and errors as for :meth:`chat`."""
         __tracebackhide__ = True
@@ -156,7 +168,7 @@ class Npu:
             run = self.run
             if not special_tokens:
                 refuse_special_tokens(run.tokenizer, prompt)
-            return Reply.of(run.ask(_request(prompt, max_new_tokens, sampling)))
+            return Reply.of(run.ask(_request(prompt, max_new_tokens, sampling), reuse_prefix=reuse_prefix))
 
         return _plainly(ask)
 
@@ -195,7 +207,7 @@ def _request(prompt: str, max_new_tokens: int, sampling: Mapping[str, Any]) -> G
     if unknown:
         from pytest_cannlm.settings import nearest
 
-        hint = nearest(unknown[0], (*SAMPLING, "max_new_tokens", "special_tokens"))
+        hint = nearest(unknown[0], (*SAMPLING, "max_new_tokens", "special_tokens", "reuse_prefix"))
         raise UsageError(
             f"unknown argument {unknown[0]!r}" + (f"; did you mean {hint!r}?" if hint else ""),
             expected=", ".join(SAMPLING),

@@ -7,21 +7,23 @@ texts are compared only where a limit on them (``prefix_tokens``, ``first_token_
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_cannlm.agent.protocol import GenerateRequest
-from pytest_cannlm.harness.judgement import Judged
+from pytest_cannlm.agent.protocol import GenerateRequest, Kind
+from pytest_cannlm.harness import windows
+from pytest_cannlm.harness.judgement import Judged, guard
 from pytest_cannlm.harness.prompts import STANDARD_PROMPTS, question_prompt
 from pytest_cannlm.harness.rooms import Reference
 from pytest_cannlm.harness.run import Run
+from pytest_cannlm.harness.windows import Plan
 from pytest_cannlm.markers import Parity
 from pytest_cannlm.measure.figures import Figure, Limit, Verdict
-from pytest_cannlm.parity.guards import check_origin
 from pytest_cannlm.parity.judging import judge_parity
 from pytest_cannlm.parity.names import METRICS
 from pytest_cannlm.parity.profiles import choose_profile
 from pytest_cannlm.parity.result import ParityResult
-from pytest_cannlm.parity.text import Window, cut_windows, standard_text
+from pytest_cannlm.parity.text import Window, standard_text
 from pytest_cannlm.parity.tokens import GreedyComparison, compare_greedy, compare_prompt_ids, prefix_figures
 from pytest_cannlm.progress import Progress
 
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
     from pytest_cannlm.models.tokenizer import Tokenizer
 
-_WINDOW = 128
 _GREEDY_TOKENS = 32
 
 
@@ -41,9 +42,13 @@ def judge(run: Run, marker: Parity, *, reference: Reference, progress: Progress)
     different = _different_ids(run, reference.tokenizer)
     if different is not None:
         return Judged((different,))
-    windows = _windows(run, marker, reference.tokenizer)
-    result, missing = compare(run, marker, limits, windows, reference=reference, progress=progress)
+    plan = windows.plan(run, marker, reference.tokenizer)
+    if plan.cut:
+        progress.say(f"parity against {marker.against}: {plan}")
+    result, missing = compare(run, marker, limits, plan, reference=reference, progress=progress)
     verdicts = judge_parity(result, limits, min_positions=min_positions, missing=missing)
+    if result.positions:
+        verdicts = [_saying(verdict, plan) for verdict in verdicts]
     return Judged(tuple(verdicts), tuple(result.metrics.values()))
 
 
@@ -73,7 +78,7 @@ def compare(
     run: Run,
     marker: Parity,
     limits: dict[str, Limit],
-    windows: Sequence[Window],
+    plan: Plan,
     *,
     reference: Reference,
     progress: Progress,
@@ -81,61 +86,40 @@ def compare(
     """Everything that the limits need, and per metric that cannot be observed the reason."""
     from pytest_cannlm.parity.accumulate import ParityAccumulator
 
-    origin = check_origin(run.client.memory().kind, device_is_simulated=run.device.simulated)
-    accumulator = ParityAccumulator(
-        against=marker.against,
-        kind=run.kind,
-        reference_hash=reference.digest,
-        guards=[] if origin is None else [origin],
-    )
+    accumulator = ParityAccumulator(against=marker.against, kind=run.kind, reference_hash=reference.digest)
     missing: dict[str, str] = {}
     needs_logits = [name for name in limits if METRICS[name].needs_logits]
     if needs_logits and run.can("logits"):
-        positions = sum(len(window.targets) for window in windows)
-        with progress.task(f"parity against {marker.against}", total=positions, unit="tokens") as task:
-            for window in windows:
-                device = run.client.logits(window.tokens, window.first)
+        with progress.task(f"parity against {marker.against}", total=plan.positions, unit="tokens") as task:
+            for piece in plan.pieces:
+                window = piece.window
+                device = run.client.logits(window.tokens, window.first, 1 if piece.decoded else None)
                 accumulator.add(_all(reference, window), device, _targets(window))
-                task.advance(len(window.targets))
-        result = accumulator.result()
+                task.advance(piece.positions)
+        result = _with_coverage(accumulator.result(), plan)
     else:
         note = run.capabilities.notes.get("logits")
         reason = "not observable: needs logits" + (f" ({note})" if note else "")
         missing = dict.fromkeys(needs_logits, reason)
-        guards = () if origin is None else (origin,)
-        result = ParityResult({}, 0, guards, marker.against, reference.digest)
+        result = ParityResult({}, 0, (), marker.against, reference.digest)
     if len(needs_logits) < len(limits):
         greedy = _greedy_figures(run, marker, reference)
         result = ParityResult(**{**vars(result), "metrics": {**result.metrics, **greedy}})
     return result, missing
 
 
-def _windows(run: Run, marker: Parity, tokenizer: Tokenizer) -> list[Window]:
-    """What is compared, ``marker.tokens`` positions at most: the marker's prompts, or what the body asked and got,
-    followed by pieces of the standard text."""
-    if marker.prompts is not None:
-        asked = [tokenizer.encode(question_prompt(tokenizer, prompt)) for prompt in marker.prompts]
-        return _whole(asked, marker.tokens, run.context)
-    own = [[*tokenizer.encode(asked.prompt), *asked.generation.tokens] for asked in run.asked]
-    windows = _whole(own, marker.tokens, run.context)
-    left = marker.tokens - sum(len(window.targets) for window in windows)
-    if left:
-        ids = tokenizer.encode(standard_text(), special=False)
-        prefix = ids[:1] if tokenizer.spec.add_bos else []
-        length = min(_WINDOW, run.context - 1) - len(prefix)
-        windows += cut_windows(ids[len(prefix) :], positions=left, length=length, prefix=prefix)
-    return windows
+def _with_coverage(result: ParityResult, plan: Plan) -> ParityResult:
+    """The result, each figure with how deep the comparison went and how much of it was decoded."""
+    covered = {"depth": plan.depth, "decoded_positions": plan.decoded, "texts": plan.texts, "texts_cut": plan.cut}
+    metrics = {name: replace(each, detail={**each.detail, **covered}) for name, each in result.metrics.items()}
+    return replace(result, metrics=metrics)
 
 
-def _whole(texts: Sequence[Sequence[int]], positions: int, context: int) -> list[Window]:
-    """A window per text, in order, until ``positions`` are reached."""
-    windows = []
-    for text in texts:
-        ids = text[: min(positions, context - 1) + 1]
-        if len(ids) > 1:
-            windows.append(Window(tuple(ids[:-1]), 0, tuple(ids[1:])))
-            positions -= len(ids) - 1
-    return windows
+def _saying(verdict: Verdict, plan: Plan) -> Verdict:
+    """The verdict, with what it rests on where that can be news: it is no pass, or texts were cut."""
+    if verdict.outcome == "pass" and not plan.cut:
+        return verdict
+    return replace(verdict, reason=f"{verdict.reason}; {plan}")
 
 
 def _different_ids(run: Run, tokenizer: Tokenizer) -> Verdict | None:
@@ -151,28 +135,20 @@ def _different_ids(run: Run, tokenizer: Tokenizer) -> Verdict | None:
     difference = next((one for one in found if one is not None), None)
     if difference is None:
         return None
-    return Verdict(
-        outcome="fail",
-        figure=None,
-        name="prompt_ids",
-        limit=None,
-        unit="",
-        better="lower",
-        margin=None,
-        reason=str(difference),
-        look_at="tokenizer.json of the package, who adds BOS, special tokens in the chat template",
-        limit_source="guard, always checked",
-    )
+    look_at = "tokenizer.json of the package, who adds BOS, special tokens in the chat template"
+    return guard("prompt_ids", str(difference), look_at)
 
 
 def _greedy_figures(run: Run, marker: Parity, reference: Reference) -> dict[str, Figure]:
     comparisons: list[GreedyComparison] = []
+    kinds: set[Kind] = set()
     for question in marker.prompts or STANDARD_PROMPTS:
         prompt = question_prompt(run.tokenizer, question)
         ids = run.tokenizer.encode(prompt)
-        expected = reference.generate(ids, _GREEDY_TOKENS)
-        run.client.reset()
-        generation = run.client.generate(GenerateRequest(text=prompt, max_new_tokens=_GREEDY_TOKENS))
+        most = min(_GREEDY_TOKENS, run.room(prompt))
+        expected = reference.generate(ids, most)
+        generation = run.generate(GenerateRequest(text=prompt, max_new_tokens=most))
+        kinds.add(generation.kind)
 
         def row(position: int, ids: Sequence[int] = ids, expected: Sequence[int] = expected) -> Sequence[float]:
             context = [*ids, *expected[:position]]
@@ -180,7 +156,7 @@ def _greedy_figures(run: Run, marker: Parity, reference: Reference) -> dict[str,
             return [float(value) for value in last[-1]]
 
         comparisons.append(compare_greedy(expected, generation.tokens, reference_logits=row))
-    return prefix_figures(comparisons, kind=run.kind)
+    return prefix_figures(comparisons, kind="modelled" if "modelled" in kinds else "measured")
 
 
 def _all(reference: Reference, window: Window) -> npt.NDArray[np.float32]:

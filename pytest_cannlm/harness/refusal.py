@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import tempfile
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_cannlm.errors import CannlmError, EngineCrash, GateRefusal
 from pytest_cannlm.harness.judgement import Judged
 from pytest_cannlm.harness.run import Run
+from pytest_cannlm.harness.trouble import environment_errors
 from pytest_cannlm.markers import RefusesLoad
 from pytest_cannlm.measure.figures import Outcome, Verdict
 
@@ -29,7 +31,10 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     "chip": ("CHIP_MISMATCH", "CHIP_NOT_ALLOWED"),
     "damage": ("PACKAGE_DAMAGED", "PACKAGE_INCOMPLETE"),
 }
-"""Codes that count as the right refusal where the marker names none; for a damaged header also every ``OM_`` code."""
+"""Codes that count as the right refusal where the marker names none; for a damaged header also every ``OM_`` code.
+
+The marker takes well-formed versions only, so "unknown" never means that the copy's version could not be read.
+"""
 
 
 def judge(run: Run, marker: RefusesLoad, *, relabel: Callable[..., PackageFolder], scratch: Path) -> Judged:
@@ -40,9 +45,11 @@ def judge(run: Run, marker: RefusesLoad, *, relabel: Callable[..., PackageFolder
     fails with its evidence. The copy is made below ``scratch``, best on the package's own file system: there its large
     files are links.
     """
-    scratch.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="relabelled-", dir=scratch) as folder:
-        copy = relabel(run.package, Path(folder) / "copy", cann=marker.cann, chip=marker.chip, damage=marker.damage)
+    with contextlib.ExitStack() as kept:
+        with environment_errors("a copy of the package"):
+            scratch.mkdir(parents=True, exist_ok=True)
+            folder = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="relabelled-", dir=scratch)))
+            copy = relabel(run.package, folder / "copy", cann=marker.cann, chip=marker.chip, damage=marker.damage)
         offer = _offer_to_gate if marker.at == "gate" else _offer_to_engine
         outcome, reason = offer(run, marker, copy)
     if outcome == "fail" and marker.cann is not None and marker.cann == run.device.cann:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pytest_cannlm.agent.protocol import Capabilities, GenerateRequest, Generation, Kind
-from pytest_cannlm.errors import CannlmError, KVCacheOverflow, NotObservable
+from pytest_cannlm.agent.protocol import AgentStatus, Capabilities, GenerateRequest, Generation, Kind
+from pytest_cannlm.errors import CannlmError, EngineError, KVCacheOverflow, NotObservable, UsageError
 from pytest_cannlm.harness.case import Case
 from pytest_cannlm.harness.rooms import EngineClient
 
@@ -41,6 +41,8 @@ class Run:
     client: EngineClient
     capabilities: Capabilities
     target: Target
+    started: AgentStatus
+    """The agent when the package was loaded and nothing had been asked."""
     asked: list[Asked] = field(default_factory=list)
 
     @property
@@ -93,23 +95,61 @@ class Run:
                 remedy=f"It would need {note}" if note else None,
             )
 
-    def ask(self, request: GenerateRequest) -> Generation:
-        """Generate and remember it.
+    def room(self, text: str) -> int:
+        """How many tokens may be generated behind ``text``: the last one is never fed, so it needs no position.
+
+        :raises UsageError: not even one.
+        """
+        prompt = len(self.tokenizer.encode(text))
+        if prompt > self.context:
+            raise UsageError(
+                "the prompt does not fit the KV cache",
+                field="context",
+                found=f"{prompt} tokens",
+                expected=f"at most {self.context}",
+                remedy="Shorten the prompt, or build with a larger context",
+            )
+        return self.context - prompt + 1
+
+    def generate(self, request: GenerateRequest, *, reuse_prefix: bool = False) -> Generation:
+        """Run one generation, from an empty context unless ``reuse_prefix``, and check what the engine says of it.
 
         :raises KVCacheOverflow: prompt and new tokens did not fit the KV cache. The engine answers such a request with
-            its success code and garbage, so the count decides.
+            its success code and garbage, so the count decides: the engine's or that of the package's own tokenizer,
+            whichever is larger.
+        :raises EngineError: the engine counts other prompt tokens than the package's tokenizer, which it claims to use.
         """
+        if not reuse_prefix:
+            self.client.reset()
         generation = self.client.generate(request)
-        used = generation.prompt_tokens + len(generation.tokens)
+        ids = self.tokenizer.encode(request.text)
+        prompt, new = max(generation.prompt_tokens, len(ids)), len(generation.tokens)
+        used = prompt + max(new - 1, 0)
         if used > self.context:
             raise KVCacheOverflow(
                 "prompt and generated tokens do not fit the KV cache; the text is garbage although the engine "
                 f"returned {generation.return_code}",
                 field="kv_cache_max_len",
-                found=f"{generation.prompt_tokens} + {len(generation.tokens)} = {used} tokens",
+                found=f"{prompt} + {new} tokens, {used} positions (the last token needs none)",
                 expected=f"at most {self.context}",
                 remedy="Shorten the prompt, ask for fewer tokens, or build with a larger context",
                 code="KV_CACHE_OVERFLOW",
             )
+        # Who puts BOS in front, engine or caller, is a question for parity.
+        agreed = (len(ids), len(ids) - self.tokenizer.spec.add_bos)
+        if self.can("tokenize") and generation.prompt_tokens not in agreed:
+            raise EngineError(
+                "the engine counts other prompt tokens than the package's tokenizer",
+                field="prompt_tokens",
+                found=generation.prompt_tokens,
+                expected=len(ids),
+                remedy="See which tokenizer the engine reads; a parity marker shows where the ids part",
+                code="PROMPT_TOKENS_DIFFER",
+            )
+        return generation
+
+    def ask(self, request: GenerateRequest, *, reuse_prefix: bool = False) -> Generation:
+        """:meth:`generate` for the test's body: what was asked and what came back is remembered."""
+        generation = self.generate(request, reuse_prefix=reuse_prefix)
         self.asked.append(Asked(request.text, generation))
         return generation

@@ -13,6 +13,7 @@ from pytest_cannlm.harness.case import Case
 from pytest_cannlm.harness.npu import Npu
 from pytest_cannlm.harness.rooms import DeviceLike, EngineClient, Reference, Rooms
 from pytest_cannlm.harness.run import NotRunError, Run
+from pytest_cannlm.harness.trouble import environment_errors
 from pytest_cannlm.progress import Progress
 from pytest_cannlm.settings import Settings
 
@@ -55,8 +56,9 @@ class Harness:
         target = self.target(case, device.info)
         try:
             client = device.agent()
-            load(client, package, target)
-            capabilities = client.capabilities()
+            with environment_errors(f"the device {device.info.name}"):
+                load(client, package, target)
+            capabilities, started = client.capabilities(), client.status()
         except DeviceError as error:
             self._devices.broke(case.device.text, error)
             raise
@@ -66,9 +68,7 @@ class Harness:
             raise NotRunError(
                 f"the test requires {', '.join(notes)}, which the engine on {device.info.name} does not have"
             )
-        run = Run(
-            case=case, device=device.info, package=package, client=client, capabilities=capabilities, target=target
-        )
+        run = Run(case, device.info, package, client, capabilities, target, started)
         self.npu.attach(run)
         return run
 
@@ -179,7 +179,8 @@ class Once(Generic[K, T]):
             raise NotRunError(f"{what} failed in an earlier test: {self._failed[key].message}")
         if key not in self._made:
             try:
-                self._made[key] = make()
+                with environment_errors(what):
+                    self._made[key] = make()
             except CannlmError as error:
                 self._failed[key] = error
                 raise
@@ -195,8 +196,21 @@ class Once(Generic[K, T]):
 
 
 def load(client: EngineClient, package: PackageFolder, target: Target) -> None:
-    """Have ``package`` loaded with fresh state: loaded if another one is (or none, after a crash), else reset."""
+    """Have ``package`` loaded with fresh state: loaded if another one is (or none, after a crash), else reset.
+
+    :raises DeviceError: a device that claims to be real has an engine that models what it reports, or the reverse.
+    """
     if client.status().package == str(package.package.resolve()):
         client.reset()
-    else:
-        client.load(package.package, manifest=package.manifest, target=target)
+        return
+    report = client.load(package.package, manifest=package.manifest, target=target)
+    if (report.kind == "modelled") != target.simulated:
+        claim = "simulated" if target.simulated else "real"
+        raise DeviceError(
+            f"the device claims to be {claim}, but the figures of its engine are {report.kind}",
+            field="kind",
+            found=f"{report.kind} by {report.engine}",
+            expected="modelled" if target.simulated else "measured",
+            remedy="See which engine the device's agent was started with",
+            code="ENGINE_KIND_DIFFERS",
+        )

@@ -11,6 +11,7 @@ from pytest_cannlm.errors import PackageError
 from pytest_cannlm.harness.case import Case
 from pytest_cannlm.harness.npu import Npu, Reply
 from pytest_cannlm.harness.run import Run
+from pytest_cannlm.harness.session import load
 from pytest_cannlm.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,10 +53,10 @@ def ask(
             chips=(info.chip,),
         )
         client = opened.agent()
-        client.load(found.package, manifest=found.manifest, target=target)
+        load(client, found, target)
         case = Case(device=spec, model=str(found.data.get("model", {}).get("name", package.name)))
         npu = Npu()
-        npu.attach(Run(case, info, found, client, client.capabilities(), target))
+        npu.attach(Run(case, info, found, client, client.capabilities(), target, client.status()))
         sampling = {"do_sample": False} if greedy else sampling_of(found.package)
         request = npu.generate if raw else npu.chat
         return request(prompt, max_new_tokens=max_new_tokens, special_tokens=special_tokens, **sampling)
@@ -85,10 +86,17 @@ def sampling_of(package: Path) -> dict[str, Any]:
 
 
 def judge_at_gate(
-    package: Path, *, chip: str, cann: str, simulated: bool | None, policy: Literal["exact", "window", "off"]
+    package: Path,
+    *,
+    chip: str,
+    cann: str | None,
+    version_from: str,
+    simulated: bool | None,
+    policy: Literal["exact", "window", "off"],
 ) -> Decision:
     """The gate's decision on a package folder (with its manifest, if there is one) or on a single model file.
 
+    :param version_from: where ``cann`` comes from, for a reader.
     :param simulated: what the target is; None: what the package says that it is for.
     """
     from pytest_cannlm.build import locate_package
@@ -106,5 +114,5 @@ def judge_at_gate(
             simulated = bool(models) and open_container(models[0]).simulated
         except ContainerError:
             simulated = False  # the gate names what is wrong with the file
-    target = Target(chip=chip, cann=cann, simulated=simulated, policy=policy, chips=(chip,))
+    target = Target(chip=chip, cann=cann, version_from=version_from, simulated=simulated, policy=policy, chips=(chip,))
     return decide(folder, target, manifest=manifest)

@@ -91,7 +91,7 @@ class SamplingPlan:
                 field="p",
                 found=f"{planned} generations ({self.rounds} rounds of {self.generations_per_round})",
                 expected=f">= {needed} generations",
-                remedy=f"Plan {math.ceil(needed / self.generations_per_round)} rounds or more, or use p=50",
+                remedy=f"Ask for {_provable(self.confidence, planned)}, or a lower confidence",
             )
 
     @property
@@ -110,6 +110,12 @@ class SamplingPlan:
     def look_after(self, good_rounds: int) -> int:
         """The look (from 1) that ``good_rounds`` rounds belong to, or lead to; at most ``looks``."""
         return next((look for look in range(1, self.looks) if good_rounds <= self.rounds_at(look)), self.looks)
+
+
+def _provable(confidence: float, generations: int) -> str:
+    """The highest percentile that ``generations`` can prove: n values all lie below it by chance with p^n."""
+    highest = math.floor(1000 * (1 - confidence) ** (1 / generations)) / 10
+    return f"p={highest:g} or less" if highest > 50 else "p=50"
 
 
 def looks_for(policy: InconclusivePolicy) -> int:

@@ -21,12 +21,14 @@ class TimedGeneration:
 
     prompt_tokens: int
     times: Times
+    kind: Kind
+    """Whether a clock said so or a model."""
     cached_prefix_tokens: int = 0
 
     @classmethod
     def of(cls, generation: Generation) -> TimedGeneration:
         """The timed part of what an engine answered."""
-        return cls(generation.prompt_tokens, generation.times, generation.cached_prefix_tokens)
+        return cls(generation.prompt_tokens, generation.times, generation.kind, generation.cached_prefix_tokens)
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,6 @@ def latency_sample(
     rounds: Sequence[Round],
     *,
     plan: SamplingPlan,
-    kind: Kind,
     context: int | None = None,
     fixed_length: bool = True,
 ) -> LatencySample:
@@ -74,7 +75,8 @@ def latency_sample(
     ``tpot`` (ms/token), ``ttft_model`` and ``ttft_request`` (ms) and ``prefill_tps`` (or ``prefill_tps_via_ttft``) at
     the plan's percentile with bounds at the confidence of one look; ``decode_tps`` and ``itl_p95`` describe the sample
     and have no bounds. ``context`` is the package's context length, shown beside TTFT. ``fixed_length=False`` declares
-    that the engine cannot suppress end-of-text.
+    that the engine cannot suppress end-of-text. Figures are of the kind of their generations; times of which some are
+    measured and some modelled give no figure at all.
     """
     reasons = [_round_void(each, plan.new_tokens if fixed_length else None) for each in rounds]
     good = [each.generations for each, reason in zip(rounds, reasons, strict=True) if reason is None]
@@ -82,6 +84,8 @@ def latency_sample(
     figures: dict[str, Figure] = {}
     missing: dict[str, str] = {}
     everything = [generation for group in good for generation in group]
+    kinds = {generation.kind for generation in everything}
+    kind: Kind = "measured" if kinds == {"measured"} else "modelled"
     shared: dict[str, Any] = {
         "generations_per_round": [len(group) for group in good],
         "prompt_tokens": sorted({generation.prompt_tokens for generation in everything}),
@@ -95,6 +99,8 @@ def latency_sample(
 
     def attempt(name: str, compute: Callable[[], Figure | None]) -> None:
         try:
+            if len(kinds) > 1:
+                raise EngineError("some of the times are measured and some modelled")
             figure = compute()
         except CannlmError as error:
             missing[name] = str(error)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import Literal
 
 from pytest_cannlm.errors import UsageError
+from pytest_cannlm.settings import nearest
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ def find(name: str) -> CatalogueEntry:
     entry = entries.get(name.lower())
     if entry is not None:
         return entry
-    near = get_close_matches(name.lower(), entries, n=1)
+    near = nearest(name.lower(), entries)
     raise UsageError(
-        f"no model is called {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+        f"no model is called {name!r}" + (f"; did you mean {near!r}?" if near else ""),
         field="model",
         expected=f"one of {', '.join(entries)}, or the path of a GGUF file or a Hugging Face folder",
     )

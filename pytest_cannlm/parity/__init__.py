@@ -8,7 +8,6 @@ a marker can be checked without it.
 ``guards``      what makes a comparison meaningless, checked before any metric
 ``accumulate``  a comparison that streams windows of logits
 ``tokens``      prompt ids and greedily decoded ids, compared as tokens
-``outputs``     which output belongs to which, by name
 ``profiles``    limits per scheme and model size, from a data file
 ``judging``     a comparison held against limits
 ``text``        the text that is compared on, and its windows

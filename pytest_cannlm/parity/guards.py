@@ -16,13 +16,9 @@ GuardName = Literal[
     "all_zero_reference",
     "shape_differs",
     "dtype_differs",
-    "missing_output",
-    "extra_output",
-    "ambiguous_outputs",
     "no_comparisons",
     "too_few_positions",
     "simulated_as_device",
-    "cpu_fallback",
 ]
 
 
@@ -42,16 +38,5 @@ def check_origin(kind: Kind, *, device_is_simulated: bool) -> Guard | None:
             "simulated_as_device",
             "the output comes from a simulation, but the device claims to be real",
             "the engine name in the device's capabilities",
-        )
-    return None
-
-
-def check_fallback(fallback_layers: int, max_fallback: int = 0) -> Guard | None:
-    """Layers that silently ran on the CPU say nothing about the NPU."""
-    if fallback_layers > max_fallback:
-        return Guard(
-            "cpu_fallback",
-            f"{fallback_layers} layers ran on the CPU, at most {max_fallback} may",
-            "operators that the converter could not place on the NPU",
         )
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
 from pytest_cannlm.errors import UsageError
@@ -11,6 +10,7 @@ from pytest_cannlm.measure.stats import judge
 from pytest_cannlm.parity.guards import Guard
 from pytest_cannlm.parity.names import METRICS
 from pytest_cannlm.parity.result import ParityResult
+from pytest_cannlm.settings import nearest
 
 
 def judge_parity(
@@ -42,8 +42,8 @@ def judge_parity(
 def check_metric(name: str) -> None:
     """Refuse an unknown metric with the nearest known name."""
     if name not in METRICS:
-        near = difflib.get_close_matches(name, METRICS, n=1)
-        remedy = f"Did you mean {near[0]}?" if near else None
+        near = nearest(name, METRICS)
+        remedy = f"Did you mean {near}?" if near else None
         raise UsageError("no such parity metric", field=name, expected=", ".join(METRICS), remedy=remedy)
 
 

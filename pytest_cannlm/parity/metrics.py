@@ -142,16 +142,6 @@ def top_k(rows: Array, k: int) -> Ints:
     return ids
 
 
-def top_k_agreement(r: Array, d: Array, k: int) -> NDArray[np.bool_]:
-    """Whether the reference's first choice is among the device's k largest."""
-    return np.asarray((top_k(r, 1) == top_k(d, k)).any(axis=1))
-
-
-def top_k_overlap(r: Array, d: Array, k: int) -> Floats:
-    """Size of the intersection of both top-k sets over k."""
-    return overlap(top_k(r, k), top_k(d, k))
-
-
 def overlap(first: Ints, second: Ints) -> Floats:
     """Share of each row's ids in ``first`` [n, k] that are in ``second`` [n, k] too."""
     return np.asarray((first[:, :, np.newaxis] == second[:, np.newaxis, :]).any(axis=2).mean(axis=1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any, Literal
 from pytest_cannlm.errors import BadInputError, UsageError
 from pytest_cannlm.measure.figures import Limit
 from pytest_cannlm.parity.names import METRICS
+from pytest_cannlm.settings import nearest
 
 Against = Literal["float", "quantized"]
 SCHEMA = 1
@@ -128,8 +128,8 @@ def choose_profile(
         name = "fidelity_int8act" if int8_activations else "fidelity"
     name = {"int8": "w8a16"}.get(name or scheme, name or scheme)
     if name not in known.names:
-        near = difflib.get_close_matches(name, known.names, n=1)
-        remedy = f'Did you mean "{near[0]}"?' if near else None
+        near = nearest(name, known.names)
+        remedy = f'Did you mean "{near}"?' if near else None
         raise UsageError("no such parity profile", field="profile", found=name, expected=known.names, remedy=remedy)
     for row in known.rows:
         if row.fits(name=name, against=against, parameters=parameters, quantizer=quantizer, model=model):

@@ -97,11 +97,6 @@ class GreedyComparison:
     first_token_match: bool
     parting: Parting | None
 
-    @property
-    def prefix_share(self) -> float:
-        """Leading equal tokens over the reference's length."""
-        return self.prefix_tokens / self.reference_tokens
-
 
 def compare_greedy(
     reference: Sequence[int],

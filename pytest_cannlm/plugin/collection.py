@@ -27,6 +27,9 @@ VARIANT = "npu_variant"
 SOURCES: pytest.StashKey[list[str]] = pytest.StashKey()
 """Where every marker argument of a test came from, for ``--npu-explain``."""
 
+READ: pytest.StashKey[list[pytest.Mark]] = pytest.StashKey()
+"""The markers of a test that were read and checked at collection."""
+
 _LONGEST_ID = 60
 M = TypeVar("M")
 
@@ -98,6 +101,7 @@ def read_cases(items: Sequence[pytest.Item], config: pytest.Config, settings: Se
             pools = pools or device_pools(settings)
             _refuse_misspelled(names, config)
             item.stash[CASE], item.stash[SOURCES] = _case_of(item, names, pools, worker)
+            item.stash[READ] = _own_marks(item)
         except CannlmError as error:
             file, line, _ = item.location
             problems.append(f"{file}:{(line or 0) + 1}: {item.name}: {error}")
@@ -112,6 +116,21 @@ def refuse_misspelled_selection(config: pytest.Config) -> None:
         _refuse_misspelled(set(re.findall(r"[^\W\d]\w*", expression)), config)
     except UsageError as error:
         raise pytest.UsageError(f"-m {expression!r} selects no test: {error}") from None
+
+
+def refuse_late_markers(item: pytest.Item) -> None:
+    """Raise :class:`UsageError` for markers that came after collection: nobody read them, so they assert nothing."""
+    read = item.stash.get(READ, [])
+    late = {mark.name for mark in _own_marks(item) if not any(mark is other for other in read)}
+    if late:
+        raise UsageError(
+            f"marker {', '.join(sorted(late))} was added after collection, and so asserts nothing",
+            remedy="Put it on the test, its class or its module, or in pytestmark",
+        )
+
+
+def _own_marks(item: pytest.Item) -> list[pytest.Mark]:
+    return [mark for mark in item.iter_markers() if mark.name in MARKERS]
 
 
 def group_by_placement(items: list[pytest.Item]) -> None:

@@ -94,7 +94,13 @@ def summarize(terminalreporter: pytest.TerminalReporter, config: pytest.Config) 
     from pytest_cannlm.report.terminal import render
 
     lines: list[str] = []
-    render(run_record(config), lines.append, columns=config.get_terminal_writer().fullwidth)
+    run = run_record(config)
+    render(run, lines.append, columns=config.get_terminal_writer().fullwidth)
+    lines += [
+        f"simulated {device.chip}, {mode}: {device.name} computes in other number formats than the chip"
+        for device in run.devices
+        if device.simulated and (mode := device.options.get("mode", "faithful")) != "faithful"
+    ]
     if lines:
         terminalreporter.section("NPU tests")
         for line in lines:

@@ -114,8 +114,13 @@ def set_up(item: pytest.Item) -> None:
 
 def judge(item: pytest.Item) -> None:
     """Judge the markers; a verdict that fails, fails the test, and the text shows all that do."""
-    state = item.stash.get(_STATE, None)
-    if state is None or state.run is None:
+    state = item.stash.setdefault(_STATE, State())
+    try:
+        collection.refuse_late_markers(item)
+    except CannlmError as error:
+        state.error = error
+    _fail_with(state.error)
+    if state.run is None:
         return
     from pytest_cannlm.harness.judging import judge as judge_run
     from pytest_cannlm.report.terminal import failure_text

@@ -137,6 +137,44 @@ def test_check_answers_with_reasons_and_bytes(cli, package, arguments, answer, c
         assert document["reasons"]
 
 
+def test_check_says_that_the_version_is_the_command_lines(cli, package):
+    _, text, _ = cli("check", package.package, "--chip", "KirinX90", "--cann", "6.0.1.0")
+    assert "expected 6.0.1.0 (--cann on the command line)" in text
+
+
+def test_check_without_a_version_needs_policy_off(cli, package):
+    arguments = ["check", package.package, "--chip", "KirinX90", "--json"]
+    code, document, _ = cli(*arguments, "--policy", "off")
+    assert (code, document["answer"]) == (0, "load")
+    assert "no --cann on the command line" in " ".join(document["reasons"])
+    for policy in ([], ["--policy", "window"]):
+        code, document, _ = cli(*arguments, *policy)
+        assert (code, document["error"], document["field"]) == (2, "UsageError", "--cann")
+
+
+@pytest.mark.parametrize(
+    ("chip", "cann", "said"),
+    [
+        ("Toaster", "6.1.1.0", "KirinX90, Kirin9030"),
+        ("KirinX9", "6.1.1.0", "did you mean 'KirinX90'"),
+        ("Kirin", "6.1.1.0", "unknown chip"),
+        ("Ascend", "6.1.1.0", "unknown chip"),
+        ("KirinX90", "banana", "'banana' is no version"),
+        ("KirinX90", "", "is no version"),
+        ("KirinX90", "0.0.0", "is no version"),
+    ],
+)
+def test_check_of_a_target_that_cannot_exist_is_wrong_use(cli, package, chip, cann, said):
+    code, document, _ = cli("check", package.package, "--chip", chip, "--cann", cann, "--json")
+    assert (code, document["error"]) == (2, "UsageError")
+    assert said in document["message"]
+
+
+def test_check_takes_an_ascend_chip_by_its_full_name(cli, package):
+    code, document, _ = cli("check", package.package, "--chip", "Ascend310B4", "--cann", "8.0.0", "--json")
+    assert (code, document["code"]) == (1, "CHIP_MISMATCH")
+
+
 def test_check_names_a_damaged_package(cli, tmp_path):
     folder = write_package(tmp_path / "package")
     folder.joinpath("SubGraph_0.weight").unlink()

@@ -27,6 +27,10 @@ MISTAKES = {
     "cloud": (f"{NPU}{MARK}falls_back()", ["falls_back is not available in this version"]),
     "misspelled marker": (f"{NPU}{MARK}token_latencyy(decode_ms=9)", ["did you mean 'token_latency'"]),
     "nothing wrong with the copy": (f"{NPU}{MARK}refuses_load()", ["exactly one of"]),
+    "unknown chip": (f"{MARK}npu(**NPU, chips='KirinX09')", ["did you mean 'KirinX90'"]),
+    "no version": (f"{NPU}{MARK}refuses_load(cann='6.O.1.0')", ["four numbers"]),
+    "unknown code": (f"{NPU}{MARK}refuses_load(cann='6.0.1.0', error='CHIP_MISMATHC')", ["'CHIP_MISMATCH'"]),
+    "few positions": (f"{NPU}{MARK}parity(profile='w4a16', tokens=100)", ["a profile needs 512"]),
     "model is not text": (f"{MARK}npu(model=7)", ["model=7"]),
 }
 

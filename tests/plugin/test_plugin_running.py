@@ -86,6 +86,16 @@ FAILING = {
         f"logits=lambda t, f: -{OWN_LOGITS}(t, f)",
         ["kl_mean: fail", "top1: fail"],
     ),
+    "decoding": (
+        "@pytest.mark.parity(kl_mean=1e-9)\n",
+        f"decoded_logits=lambda t, f: -{OWN_LOGITS}(t, f)",
+        ["kl_mean: fail: *; compared 512 positions down to depth 256, 32 of them decoded"],
+    ),
+    "anything retained": (
+        "@pytest.mark.memory_ceiling(retained='0B')\n",
+        "retained=1",
+        ["retained: fail: 1 B is above the limit of 0 B"],
+    ),
     "nan logits": (
         "@pytest.mark.parity(kl_mean=9)\n",
         f"logits=lambda t, f: {OWN_LOGITS}(t, f) * float('nan')",
@@ -169,6 +179,83 @@ def test_a_clean_engine_error_passes_at_the_engine(npu_tests, pytester):
     pytester.runpytest().assert_outcomes(passed=1)
 
 
+def test_nothing_retained_passes_a_limit_of_nothing(npu_tests, pytester):
+    npu_tests(NPU + "@pytest.mark.memory_ceiling(retained='0B')\n" + TEST)
+    pytester.runpytest().assert_outcomes(passed=1)
+
+
+def test_prompts_that_were_cut_are_named_although_the_test_passes(npu_tests, pytester):
+    npu_tests(
+        NPU + "@pytest.mark.parity(prompts=['One two three', 'four'], tokens=4, kl_mean=1e-9)\n" + TEST,
+        client="capabilities=('logits', 'modelled_timing')",
+    )
+    result = pytester.runpytest("--npu-report=report.json")
+    result.assert_outcomes(passed=1)
+    said = "compared 4 positions down to depth 2, 0 of them decoded; 2 of 2 texts were cut"
+    (verdict,) = records_of(pytester)["test_it.py::test_it"]["verdicts"]
+    assert said in verdict["reason"]
+    assert verdict["figure"]["detail"]["texts_cut"] == 2
+    assert said in result.stdout.str() + result.stderr.str()
+
+
+LATE = {
+    "applied": NPU + "def test_it(npu, request):\n    request.applymarker(pytest.mark.token_latency(decode_ms=1e-3))\n",
+    "added": NPU + "def test_it(npu, request):\n    request.node.add_marker(pytest.mark.parity(kl_mean=1e-9))\n",
+    "in a plain test": "def test_it(request):\n    request.applymarker(pytest.mark.npu(**NPU))\n",
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_marker_that_comes_too_late_fails(npu_tests, pytester, name):
+    npu_tests(LATE[name])
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["UsageError: marker * was added after collection, and so asserts nothing.*"])
+
+
+def test_modelled_figures_of_a_device_that_claims_to_be_real_fail(npu_tests, pytester):
+    npu_tests(
+        NPU + LATENCY.format(99, 999) + TEST,
+        client="kind='measured', gate=lambda *_: None",
+        device="simulated=False",
+        conftest=(
+            "def pytest_cannlm_build(config, recipe):\n"
+            "    from dataclasses import replace\n"
+            "    from pytest_cannlm.harness.rooms import own_rooms\n"
+            "    from pytest_cannlm.plugin.running import harness_of\n"
+            "    harness = harness_of(config)\n"
+            "    cache = harness.settings.cache_folder\n"
+            "    return own_rooms().build(replace(recipe, converter='simulated'), cache, harness.progress)\n"
+        ),
+    )
+    result = pytester.runpytest("--npu=local", "--npu-report=report.json")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["simulated_as_device: fail: *"])
+    figures = [verdict["figure"] for verdict in records_of(pytester)["test_it.py::test_it"]["verdicts"]]
+    assert {figure["kind"] for figure in figures if figure} == {"modelled"}
+
+
+def test_a_full_disk_counts_as_environment(npu_tests, pytester):
+    npu_tests(
+        NPU + TEST,
+        conftest="def pytest_cannlm_build(config, recipe): raise OSError(28, 'No space left on device', 'x.weight')\n",
+    )
+    result = pytester.runpytest("--npu-report=report.json")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["EnvironmentFailure: *No space left on device (file: x.weight)*--npu-cache*"])
+    assert records_of(pytester)["test_it.py::test_it"]["category"] == "environment"
+
+
+def test_an_engine_that_dies_under_the_body_is_a_failure_with_its_evidence(npu_tests, pytester):
+    npu_tests(
+        NPU + "def test_it(npu):\n    npu.run.client.crashes += 1\n",
+        client="fails={'memory': EngineCrash('the engine crashed', found='SIGKILL', log=('last words',))}",
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["engine_alive: fail: the engine was lost*SIGKILL*", "*| last words"])
+
+
 def test_a_body_that_fails_is_not_judged(npu_tests, pytester):
     npu_tests(NPU + LATENCY.format(99, 999) + "def test_it(npu): assert npu.chat('Hi').text == 'Rome'\n")
     result = pytester.runpytest("--npu-report=report.json")
@@ -186,7 +273,7 @@ def test_latency_is_timed_with_the_body_s_first_prompt(npu_tests, pytester):
     )
     pytester.runpytest("--npu-report=report.json").assert_outcomes(passed=1)
     (verdict, _) = records_of(pytester)["test_it.py::test_it"]["verdicts"]
-    assert verdict["figure"]["detail"]["prompt_tokens"] == [3]
+    assert verdict["figure"]["detail"]["prompt_tokens"] == [9]
     assert verdict["figure"]["detail"]["new_tokens"] == [64]
 
 
@@ -324,7 +411,7 @@ def test_too_long_a_text_is_an_overflow_whatever_the_engine_returns(npu_tests, p
     npu_tests(NPU + "def test_it(npu): npu.generate('word ' * 255)\n")
     result = pytester.runpytest()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["E*KVCacheOverflow: *found: 255 + 4 = 259 tokens; expected: at most 256*"])
+    result.stdout.fnmatch_lines(["E*KVCacheOverflow: *found: 766 + 4 tokens, 769 positions*; expected: at most 256*"])
 
 
 def test_user_text_does_not_become_special_tokens(npu_tests, pytester):
@@ -352,7 +439,7 @@ def test_state_is_reset_before_every_test_and_nothing_is_loaded_twice(npu_tests,
     )
     result = pytester.runpytest("-s")
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["*log load generate reset generate"])
+    result.stdout.fnmatch_lines(["*log load reset generate memory reset reset generate memory"])
 
 
 def test_fixtures_work_with_given_and_in_wider_scopes(npu_tests, pytester, monkeypatch):

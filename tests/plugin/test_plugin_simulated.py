@@ -89,6 +89,81 @@ def test_the_engine_computes_what_was_built(simulated):
     result.assert_outcomes(passed=1)
 
 
+def test_an_engine_that_was_killed_is_noticed_although_nothing_is_asked_of_it(simulated):
+    result = simulated(
+        NPU
+        + "def test_it(npu):\n"
+        + "    import psutil\n"
+        + "    psutil.Process(npu.run.client.status().worker).kill()\n"
+        + NPU
+        + CHAT.replace("test_it", "test_next")
+    )
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["engine_alive: fail: the engine was lost while the test's body ran: *crashed*"])
+
+
+ZEROED_ROPE = """
+def pytest_cannlm_build(config, recipe):
+    import shutil
+    from pathlib import Path
+    from pytest_cannlm.build import locate_package
+    from pytest_cannlm.harness.rooms import own_rooms
+    from pytest_cannlm.plugin.running import harness_of
+    from pytest_cannlm.simulator.package import read_package
+    harness = harness_of(config)
+    config.built = built = own_rooms().build(recipe, harness.settings.cache_folder, harness.progress)
+    copy = Path("copy").resolve()
+    shutil.copytree(built.package.parent, copy)
+    package = locate_package(copy)
+    for tensor in read_package(package.package).graph.graph.initializer:
+        if tensor.name in ("rope_cos", "rope_sin"):
+            place = {entry.key: entry.value for entry in tensor.external_data}
+            row = int(place["length"]) // tensor.dims[0]
+            file = package.package / place["location"]
+            data = bytearray(file.read_bytes())
+            start = int(place["offset"]) + {first} * row
+            data[start : int(place["offset"]) + int(place["length"])] = bytes(row * (tensor.dims[0] - {first}))
+            file.write_bytes(data)
+    return package
+
+def pytest_cannlm_reference(config, package, checkpoint):
+    from pytest_cannlm.harness.rooms import own_rooms
+    from pytest_cannlm.plugin.running import harness_of
+    harness = harness_of(config)
+    return own_rooms().reference(config.built, checkpoint, harness.settings.cache_folder, harness.progress)
+"""
+
+
+@pytest.mark.parametrize(("first", "outcome"), [(128, "failed"), (240, "failed"), (256, "passed")])
+def test_positions_behind_the_second_prefill_step_are_compared(npu_tests, pytester, first, outcome):
+    npu_tests(NPU + "@pytest.mark.parity(against='quantized', kl_mean=1e-3, kl_p99=2e-2)\ndef test_it(npu): ...\n")
+    pytester.makeconftest(ZEROED_ROPE.replace("{first}", str(first)))
+    result = pytester.runpytest()
+    result.assert_outcomes(**{outcome: 1})
+    if outcome == "failed":
+        result.stdout.fnmatch_lines(["kl_*: fail: *; compared 512 positions down to depth 256, 32 of them decoded*"])
+
+
+def test_a_reply_does_not_depend_on_what_was_asked_before(simulated):
+    result = simulated(
+        NPU
+        + "def test_it(npu):\n"
+        + "    first = npu.generate('The quick brown fox', max_new_tokens=4)\n"
+        + "    assert npu.generate('The quick brown fox', max_new_tokens=4).generation == first.generation\n"
+        + "    assert first.cached_prefix_tokens == 0\n"
+        + "    again = npu.generate('The quick brown fox', max_new_tokens=4, reuse_prefix=True)\n"
+        + "    assert again.cached_prefix_tokens > 0\n"
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_fast_mode_is_named_beside_its_figures(simulated):
+    mark = "@pytest.mark.token_latency(decode_ms=45)\n"
+    result = simulated(NPU + mark + CHAT, "--npu=sim:kirinx90?mode=fast")
+    result.stdout.fnmatch_lines(["simulated KirinX90, fast: *"])
+    assert "KirinX90, fast" not in simulated(NPU + mark + CHAT).stdout.str()
+
+
 def test_a_crash_does_not_reach_the_next_test(simulated):
     result = simulated(
         NPU + "@pytest.mark.refuses_load(cann='6.0.1.0', at='engine')\ndef test_crash(npu): ...\n" + NPU + CHAT

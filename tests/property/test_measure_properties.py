@@ -16,7 +16,8 @@ from pytest_cannlm.measure.stats import (
     required_samples,
     upper_rank,
 )
-from pytest_cannlm.measure.units import format_bytes, parse_bytes
+from pytest_cannlm.measure.units import format_bytes
+from pytest_cannlm.sizes import parse_size
 
 positive = st.floats(0.01, 1e4)
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
@@ -100,4 +101,4 @@ def test_the_rate_of_many_lies_between_the_rates_of_each(generations):
 
 @given(st.integers(0, 2**50))
 def test_a_size_that_is_shown_can_be_read_again(count):
-    assert abs(parse_bytes(format_bytes(count)) - count) <= 0.05 * count
+    assert abs(parse_size(format_bytes(count)) - count) <= 0.05 * count

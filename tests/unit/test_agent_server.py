@@ -2,19 +2,26 @@
 
 import http.client
 import json
+import math
 import os
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+import psutil
 import pytest
+from engine_double import COMMANDS
 from scripted_device import ENGINE, TESTS, say, scripted_device, wait_until
 
 from pytest_cannlm.agent import host
-from pytest_cannlm.agent.protocol import TokenEvent
+from pytest_cannlm.agent.protocol import TIMEOUT_HEADER, GenerateRequest, TimingRequest, TokenEvent
+from pytest_cannlm.agent.server import AgentServer, _Handler
+from pytest_cannlm.agent.supervisor import AgentConfig, Supervisor
 from pytest_cannlm.devices import AgentClient, SimulatedDevice, parse_device
 from pytest_cannlm.devices.process import AgentProcess
 from pytest_cannlm.errors import (
@@ -26,6 +33,8 @@ from pytest_cannlm.errors import (
     KVCacheOverflow,
     UsageError,
 )
+
+CRASH, RAISE = COMMANDS
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +68,17 @@ def process() -> Iterator[AgentProcess]:
 
 
 def request(
-    process: AgentProcess, method: str, path: str, *, token: str | None, body: bytes | None = None
+    process: AgentProcess,
+    method: str,
+    path: str,
+    *,
+    token: str | None,
+    body: bytes | None = None,
+    limit: str | None = None,
 ) -> tuple[int, dict[str, object]]:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    if limit is not None:
+        headers[TIMEOUT_HEADER] = limit
     connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=10)
     try:
         connection.request(method, path, body=body, headers=headers)
@@ -102,6 +119,24 @@ def test_every_run_has_its_own_secret(process: AgentProcess) -> None:
         ("POST", "/v1/load", b"{}"),
         ("POST", "/v1/load", b'{"package": ".", "gate": {"colour": "blue"}}'),
         ("POST", "/v1/load", b'{"package": ".", "gate": {"chip": "KirinX90", "cann": null, "policy": "any"}}'),
+        ("POST", "/v1/load", b"[" * 100_000),
+        ("POST", "/v1/load", b'{"a": "\xff"}'),
+        ("POST", "/v1/load", b'{"package": 5, "gate": "off"}'),
+        ("POST", "/v1/load", b'{"package": ".", "gate": "of"}'),
+        ("POST", "/v1/load", b'{"package": ".", "gate": null}'),
+        ("POST", "/v1/load", b'{"package": ".", "gate": [1]}'),
+        ("POST", "/v1/load", b'{"package": ".", "gate": {"chip": 5, "cann": "6.1.1.0"}}'),
+        ("POST", "/v1/load", b'{"package": ".", "gate": {"chip": "KirinX90", "cann": "6.1.1.0", "chips": 3}}'),
+        ("POST", "/v1/load", b'{"package": ".", "gate": {"chip": "KirinX90", "cann": null, "version_pairs": [1]}}'),
+        ("POST", "/v1/load", b'{"package": ".", "gate": "off", "options": "abc"}'),
+        ("POST", "/v1/load", b'{"package": ".", "gate": "off", "manifest": 3}'),
+        ("POST", "/v1/generate", b'{"text": "hi"}'),
+        ("POST", "/v1/generate", b'{"text": "hi", "max_new_tokens": 0}'),
+        ("POST", "/v1/generate", b'{"text": 5, "max_new_tokens": 3}'),
+        ("POST", "/v1/sample_times", b'{"prompt_tokens": 1, "new_tokens": 2, "repeats": 0, "seed": 0}'),
+        ("POST", "/v1/tokenize", b'{"text": ["a"]}'),
+        ("POST", "/v1/logits", b'{"tokens": "ab"}'),
+        ("POST", "/v1/logits", b'{"tokens": [1], "first": true}'),
     ],
 )
 def test_requests_that_make_no_sense_are_refused_and_the_agent_goes_on(
@@ -110,6 +145,90 @@ def test_requests_that_make_no_sense_are_refused_and_the_agent_goes_on(
     status, answer = request(process, method, path, token=process.token, body=body)
     assert (status, answer["error"]) == (400, "UsageError")
     assert request(process, "GET", "/v1/status", token=process.token)[0] == 200
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf", "soon"])
+def test_a_time_limit_is_a_positive_number(process: AgentProcess, limit: str) -> None:
+    status, answer = request(process, "POST", "/v1/reset", token=process.token, body=b"{}", limit=limit)
+    assert (status, answer["error"]) == (400, "UsageError")
+
+
+@pytest.mark.parametrize("package", ["/" + "a" * 5000, "a\0b", "\udcff"])
+def test_a_package_that_cannot_be_a_path_is_refused(process: AgentProcess, package: str) -> None:
+    body = json.dumps({"package": package, "gate": {"chip": "KirinX90", "cann": "6.1.1.0", "simulated": True}})
+    status, answer = request(process, "POST", "/v1/load", token=process.token, body=body.encode())
+    assert (status, answer["error"]) == (409, "GateRefusal")
+
+
+@pytest.mark.parametrize("path", ["/v1/status", "/v1/generate"])
+def test_a_failure_of_the_agent_itself_is_an_answer_and_its_traceback_is_in_the_log(
+    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    supervisor = Supervisor(AgentConfig(chip="KirinX90", cann="6.1.1.0", engine=ENGINE))
+
+    def fail(*_: object, on_event: Callable[[object], None] = lambda event: None, **__: object) -> None:
+        on_event({"token": {}})
+        raise ZeroDivisionError("nobody thought of this")
+
+    monkeypatch.setattr(supervisor, "status", fail)
+    monkeypatch.setattr(supervisor, "call", fail)
+    server = AgentServer(supervisor, secret="s")
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        body = b'{"text": "hi", "max_new_tokens": 1}'
+        connection.request("GET" if path == "/v1/status" else "POST", path, body, {"Authorization": "Bearer s"})
+        answer = connection.getresponse()
+        last = json.loads(answer.read().splitlines()[-1])
+        connection.close()
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert answer.status == (500 if path == "/v1/status" else 200)
+    assert (last["error"], last["code"]) == ("CannlmError", "AGENT_EXCEPTION")
+    assert "ZeroDivisionError: nobody thought of this" in last["message"]
+    assert "in fail" in capsys.readouterr().err
+
+
+def test_a_request_without_a_length_is_refused_and_its_body_is_no_second_request(process: AgentProcess) -> None:
+    head = f"POST /v1/reset HTTP/1.1\r\nAuthorization: Bearer {process.token}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    smuggled = f"2\r\n{{}}\r\n0\r\n\r\nGET /v1/status HTTP/1.1\r\nAuthorization: Bearer {process.token}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", process.port), timeout=10) as connection:
+        connection.sendall((head + smuggled).encode())
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 411 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+def test_connections_that_do_not_show_the_secret_are_few_and_lock_nobody_out(process: AgentProcess) -> None:
+    client = AgentClient(port=process.port, token=process.token)
+    status = client.status()
+    strangers = [socket.create_connection(("127.0.0.1", process.port), timeout=10) for _ in range(100)]
+    try:
+        assert client.status().supervisor == status.supervisor
+        assert wait_until(lambda: psutil.Process(status.supervisor).num_threads() < 40)
+        assert strangers[0].recv(1) == b""
+        assert request(process, "GET", "/v1/status", token=process.token)[0] == 200
+    finally:
+        for stranger in strangers:
+            stranger.close()
+        client.close()
+
+
+def test_a_connection_that_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Handler, "timeout", 0.2)
+    server = AgentServer(Supervisor(AgentConfig(chip="KirinX90", cann="6.1.1.0", engine=ENGINE)), secret="s")
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+            assert connection.recv(1) == b""
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def test_options_of_a_load_win_over_those_of_the_device(process: AgentProcess, tmp_path: Path) -> None:
@@ -242,13 +361,13 @@ def test_an_engine_that_reads_standard_input_gets_nothing(agent: AgentClient) ->
 
 def test_a_crash_in_the_middle_of_a_stream(agent: AgentClient) -> None:
     with pytest.raises(EngineCrash, match="during logits") as failure:
-        agent.logits([1, 2, -1])
+        agent.logits([1, 2, CRASH])
     assert failure.value.found == "SIGSEGV"
 
 
 def test_an_error_in_the_middle_of_a_stream(agent: AgentClient) -> None:
     with pytest.raises(EngineError, match="asked to raise in logits"):
-        agent.logits([1, 2, -2])
+        agent.logits([1, 2, RAISE])
 
 
 def test_large_logits_arrive_whole(agent: AgentClient) -> None:
@@ -256,6 +375,46 @@ def test_large_logits_arrive_whole(agent: AgentClient) -> None:
     assert logits.shape == (5000, 1000)
     assert (logits == logits[:, :1]).all()
     assert logits[4999, 999] == 4999.0
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.9, "1", True, None, np.float32(1)])
+def test_only_whole_numbers_are_token_ids(agent: AgentClient, wrong: object) -> None:
+    with pytest.raises(UsageError, match="not the id of a token") as failure:
+        agent.logits([1, wrong])  # type: ignore[list-item]
+    assert (failure.value.field, failure.value.found) == ("tokens[1]", repr(wrong))
+    assert agent.logits(np.array([1, 2])).shape == (2, 1000)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("max_new_tokens", value) for value in (0, -3, 1.0, True, "1", None)),
+        *(("seed", value) for value in (-1, 1.5)),
+        *(("top_k", value) for value in (2.5, None, True)),
+        *((name, math.nan) for name in ("temperature", "top_p", "repetition_penalty")),
+        ("temperature", "hot"),
+        ("do_sample", 1),
+        ("ignore_eos", "no"),
+        ("text", 5),
+        ("stop", "end"),
+        ("stop", (1,)),
+        *(("timeout_s", value) for value in (0, -1, math.inf, math.nan)),
+    ],
+)
+def test_a_generation_that_cannot_be_asked_for(name: str, value: object) -> None:
+    with pytest.raises(UsageError) as failure:
+        GenerateRequest(**{"text": "a", "max_new_tokens": 1, name: value})  # type: ignore[arg-type]
+    assert (failure.value.field, failure.value.found) == (name, repr(value))
+    assert failure.value.expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("prompt_tokens", 0), ("new_tokens", -1), ("repeats", 0), ("seed", -1), ("seed", 0.5)]
+)
+def test_times_that_cannot_be_asked_for(name: str, value: object) -> None:
+    with pytest.raises(UsageError) as failure:
+        TimingRequest(**{"prompt_tokens": 1, "new_tokens": 1, "repeats": 1, "seed": 0, name: value})  # type: ignore[arg-type]
+    assert (failure.value.field, failure.value.found) == (name, repr(value))
 
 
 def test_no_logits_at_all_is_an_error(agent: AgentClient) -> None:

@@ -8,13 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packages import HIDDEN, VOCAB, WEIGHT_BYTES, executor, write_json, write_manifest, write_omc, write_package
+from packages import (
+    CONTEXT,
+    HIDDEN,
+    INPUTS,
+    OUTPUTS,
+    VOCAB,
+    WEIGHT_BYTES,
+    executor,
+    write_json,
+    write_manifest,
+    write_omc,
+    write_package,
+)
 
 from pytest_cannlm.compat.gate import READ_LIMIT, Check, Decision, Target, decide
+from pytest_cannlm.compat.package import ReadCount, read_manifest
 from pytest_cannlm.container import wire
 from pytest_cannlm.container.kirin import relabel_omc, task_info_v2
 from pytest_cannlm.container.layout import HEADER_BYTES, SIMULATED_MARK, HeaderFields
-from pytest_cannlm.container.modeldef import encode_model_def, replace_attributes
+from pytest_cannlm.container.modeldef import TensorIO, encode_model_def, replace_attributes
 from pytest_cannlm.container.taskinfo import encode_task_info
 from pytest_cannlm.container.writer import Partition, write_container
 from pytest_cannlm.errors import GateRefusal, UsageError
@@ -63,7 +76,7 @@ def test_good_package_loads(tmp_path: Path) -> None:
     assert (decision.answer, decision.code) == ("load", None)
     assert [check.outcome for check in decision.checks] == ["ok"] * len(decision.checks)
     assert {check.name for check in decision.checks} == {
-        "device chip", "package files", "container", "engine", "chip", "cann", "sizes",
+        "device chip", "package files", "container", "engine", "chip", "cann", "manifest", "sizes", "cache",
     }  # fmt: skip
     assert decision.reasons() == []
     decision.raise_if_refused()
@@ -186,7 +199,7 @@ def test_device_number_is_joined_by_a_pair_or_unknown(tmp_path: Path) -> None:
 
 def test_version_of_the_manifest_where_the_file_has_none(tmp_path: Path) -> None:
     path = write_real(tmp_path / "m.omc", soc_version="KirinX90")
-    manifest = write_manifest(tmp_path / "manifest.json", build={"cann": "6.0.1.0"})
+    manifest = write_manifest(tmp_path / "manifest.json", build={"cann": "6.0.1.0"}, simulated=False)
     assert_refused(decide(path, DEVICE, manifest=manifest), "CANN_VERSION_MISMATCH", "build.cann in manifest.json")
     assert decide(path, replace(DEVICE, cann="6.0.1.0"), manifest=manifest).answer == "load"
     nowhere = decide(path, DEVICE)
@@ -250,7 +263,7 @@ def test_platform_code_and_attribute(tmp_path: Path, task: bytes, soc: str, resu
 @pytest.mark.parametrize(("chip", "result"), [("KirinX90", "ok"), ("Kirin9020", "mismatch")])
 def test_chip_of_the_manifest_where_the_file_names_none(tmp_path: Path, chip: str, result: str) -> None:
     path = write_real(tmp_path / "m.omc", task=encode_task_info(14), atc_version="6.1.1.0")
-    manifest = write_manifest(tmp_path / "manifest.json", build={"chip": chip, "cann": "6.1.1.0"})
+    manifest = write_manifest(tmp_path / "manifest.json", build={"chip": chip, "cann": "6.1.1.0"}, simulated=False)
     assert outcome(decide(path, DEVICE, manifest=manifest), "chip") == result
 
 
@@ -358,7 +371,7 @@ def test_file_of_the_wrong_size(tmp_path: Path, name: str, expected: int, change
 
 def test_size_of_the_manifest(tmp_path: Path) -> None:
     package = write_package(tmp_path / "p")
-    files = {"tokenizer.json": {"bytes": 77}, "../outside": {"bytes": 1}, "odd": "entry"}
+    files = {"tokenizer.json": {"bytes": 77}, "../outside": {"bytes": 1}}
     manifest = write_manifest(tmp_path / "manifest.json", files=files)
     assert_refused(decide(package, SIM, manifest=manifest), "PACKAGE_DAMAGED", "tokenizer.json of 77 bytes", "manifest")
 
@@ -430,6 +443,21 @@ def test_executor_that_cannot_be_used(tmp_path: Path, content: bytes, shown: str
         ("llm_config", "vocab_size", True),
         ("llm_config", "hidden_size", -1),
         ("llm_config", "hidden_size", "16"),
+        ("llm_config", "kv_cache_max_len", None),
+        ("llm_config", "kv_cache_max_len", 128.0),
+        ("llm_config", "vocab_size", 2**31),
+        ("llm_config", "hidden_size", int("9" * 4299)),
+        ("llm_config", "num_attention_heads", None),
+        ("llm_config", "num_attention_kv_heads", 0),
+        ("llm_config", "num_attention_head_dims", "8"),
+        ("llm_config", "num_hidden_layers", []),
+        ("llm_config", "prefill_len", 0),
+        ("llm_config", "decode_len", None),
+        ("llm_config", "max_io_tokens", None),
+        ("llm_config", "bos_token_id", None),
+        ("llm_config", "eos_token_id", [2]),
+        ("llm_config", "embedding_input_type", None),
+        ("tokenizer", "type", None),
     ],
 )
 def test_executor_with_a_wrong_key(tmp_path: Path, section: str, key: str, value: object) -> None:
@@ -459,7 +487,7 @@ def test_nothing_outside_the_package_is_read(tmp_path: Path, name: str) -> None:
     write_json(package / "executor.json", data)
     decision = decide(package, SIM)
     assert_refused(decision, "PACKAGE_DAMAGED", "outside its folder")
-    assert decision.bytes_read == 0
+    assert decision.bytes_read == (package / "executor.json").stat().st_size
 
 
 def test_links_within_the_package_and_hard_links_are_fine(tmp_path: Path) -> None:
@@ -490,15 +518,167 @@ def test_manifest_that_cannot_be_used(tmp_path: Path, content: str | None, code:
     assert_refused(decide(package, SIM, manifest=manifest), code, "manifest.json")
 
 
-@pytest.mark.parametrize("odd", [{"build": 3}, {"build": {"cann": 7}}, {"files": []}, {"files": {"a": {"bytes": "b"}}}])
-def test_manifest_with_odd_members_says_nothing(tmp_path: Path, odd: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("odd", "member"),
+    [
+        ({"build": 3}, "build"),
+        ({"build": {"cann": 7}}, "build.cann"),
+        ({"build": {"chip": ""}}, "build.chip"),
+        ({"files": []}, "files"),
+        ({"files": {"odd": "entry"}}, "files.odd.bytes"),
+        ({"files": {"tokenizer.json": {"bytes": "2"}}}, "files.tokenizer.json.bytes"),
+        ({"files": {"tokenizer.json": {"bytes": 2.0}}}, "files.tokenizer.json.bytes"),
+        ({"files": {"tokenizer.json": {"bytes": True}}}, "files.tokenizer.json.bytes"),
+        ({"files": {"tokenizer.json": {"bytes": -1}}}, "files.tokenizer.json.bytes"),
+        ({"simulated": "yes"}, "simulated"),
+    ],
+)
+def test_manifest_with_a_member_of_the_wrong_type_is_damaged(tmp_path: Path, odd: dict[str, Any], member: str) -> None:
     manifest = write_manifest(tmp_path / "manifest.json", **odd)
+    decision = decide(write_package(tmp_path / "p"), SIM, manifest=manifest)
+    assert_refused(decision, "PACKAGE_DAMAGED", member)
+    assert decision.bytes_read >= manifest.stat().st_size
+
+
+def test_manifest_that_says_little_is_fine(tmp_path: Path) -> None:
+    manifest = write_json(tmp_path / "manifest.json", {"schema": 1})
     assert decide(write_package(tmp_path / "p"), SIM, manifest=manifest).answer == "load"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x" * 100_000,
+        "[" * 100_000,
+        '{"schema": 1, garbage' + " " * 100_000,
+        '{"schema": 1 "build": {}' + " " * 100_000,
+        '{"schema": 1}' + "x" * 100_000,
+        "{1: 2," + " " * 100_000,
+        '{"schema": ' + "[" * 100_000,
+        '{"a": "\x01' + "x" * 100_000,
+    ],
+)
+def test_large_garbage_is_no_manifest(tmp_path: Path, text: str) -> None:
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text(text, encoding="utf-8")
+    assert_refused(decide(write_package(tmp_path / "p"), SIM, manifest=manifest), "PACKAGE_DAMAGED", "manifest.json")
+
+
+def test_large_manifest_in_another_encoding_is_damaged(tmp_path: Path) -> None:
+    manifest = tmp_path / "manifest.json"
+    manifest.write_bytes(b'{"schema": 1, "name": "\xff' + b"x" * 100_000)
+    assert_refused(decide(write_package(tmp_path / "p"), SIM, manifest=manifest), "PACKAGE_DAMAGED", "manifest.json")
+
+
+@pytest.mark.parametrize("shift", range(60))
+def test_large_manifest_may_be_cut_anywhere(tmp_path: Path, shift: int) -> None:
+    tail = {"pad": "x" * (24 * 1024 - 60 + shift), "n": [-12.5e10, None, True, 'a"\\\u00e9', "é"], "more": "y" * 40_000}
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps({"build": {"cann": "6.0.1.0"}, **tail}, ensure_ascii=shift % 2 == 0), encoding="utf-8")
+    manifest = read_manifest(path, ReadCount())
+    assert manifest.cann == "6.0.1.0"
+
+
+@pytest.mark.parametrize("where", ["model_path", "package", "manifest"])
+def test_name_that_the_system_refuses_is_an_answer(tmp_path: Path, where: str) -> None:
+    package, long = write_package(tmp_path / "p"), "a" * 5000
+    if where == "model_path":
+        data = executor()
+        data["autoregressive"]["model_path"] = long
+        write_json(package / "executor.json", data)
+    manifest = tmp_path / long if where == "manifest" else None
+    decision = decide(tmp_path / long if where == "package" else package, SIM, manifest=manifest)
+    assert_refused(decision, "PACKAGE_DAMAGED", "cannot be read", "aaa")
+
+
+@pytest.mark.parametrize("name", ["executor.json", "manifest.json"])
+def test_text_that_may_not_be_read_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    package, manifest = write_package(tmp_path / "p"), write_manifest(tmp_path / "manifest.json")
+    real = Path.open
+
+    def refuse(path: Path, *how: Any, **more: Any) -> Any:
+        if path.name == name:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *how, **more)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert_refused(decide(package, SIM, manifest=manifest), "PACKAGE_DAMAGED", "Permission denied", name)
+
+
+# Agreement
+
+CONTRADICTIONS = [
+    ({"build": {"cann": "6.0.1.0"}}, "CANN 6.0.1.0", "CANN 6.1.1.0", "atc_version of tiny.omc"),
+    ({"build": {"chip": "Kirin9020"}}, "chip Kirin9020", "chip KirinX90", "soc_version of tiny.omc"),
+    ({"simulated": False}, "for a real NPU", "simulated", "userdefineinfo of tiny.omc"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "said", "counts", "place"), CONTRADICTIONS)
+def test_manifest_that_contradicts_the_file_is_refused(
+    tmp_path: Path, wrong: dict[str, Any], said: str, counts: str, place: str
+) -> None:
+    package, manifest = write_package(tmp_path / "p"), write_manifest(tmp_path / "manifest.json", **wrong)
+    decision = decide(package, SIM, manifest=manifest)
+    assert_refused(decision, "MANIFEST_CONTRADICTS", said, counts, place, "the file is what counts")
+
+
+@pytest.mark.parametrize("policy", ["window", "off"])
+@pytest.mark.parametrize(("wrong", "said", "counts", "place"), CONTRADICTIONS)
+def test_other_policies_tell_of_a_contradiction_and_load(
+    tmp_path: Path, policy: str, wrong: dict[str, Any], said: str, counts: str, place: str
+) -> None:
+    package, manifest = write_package(tmp_path / "p"), write_manifest(tmp_path / "manifest.json", **wrong)
+    decision = decide(package, replace(SIM, policy=policy), manifest=manifest)
+    assert decision.answer == "load"
+    reason = next(reason for reason in decision.reasons() if "MANIFEST_CONTRADICTS" in reason)
+    for text in (said, counts, place, f"policy {policy} does not refuse"):
+        assert text in reason
+
+
+def test_another_spelling_of_the_chip_contradicts_nothing(tmp_path: Path) -> None:
+    manifest = write_manifest(tmp_path / "manifest.json", build={"chip": "kirin x90", "cann": "6.1.1.0"})
+    assert decide(write_package(tmp_path / "p"), SIM, manifest=manifest).answer == "load"
+
+
+@pytest.mark.parametrize("length", [64, 129, 10**9])
+def test_cache_length_is_the_compiled_one(tmp_path: Path, length: int) -> None:
+    package, data = write_package(tmp_path / "p"), executor()
+    data["llm_config"]["kv_cache_max_len"] = length
+    write_json(package / "executor.json", data)
+    assert_refused(
+        decide(package, SIM),
+        "PACKAGE_DAMAGED",
+        f"kv_cache_max_len {length}",
+        "128 positions",
+        "past_key_in0 of tiny.omc",
+    )
+
+
+def test_cache_length_that_the_graph_does_not_say_is_left_out(tmp_path: Path) -> None:
+    package = write_package(tmp_path / "p")
+    for inputs in ((), (TensorIO("past_key_in0", "float16", (-1, 1, 1, 8)),)):
+        write_omc(package / "tiny.omc", inputs=inputs)
+        decision = decide(package, SIM)
+        assert decision.answer == "load"
+        assert "cache" not in {check.name for check in decision.checks}
+
+
+def test_deep_model_is_held_against_its_cache_within_the_read_limit(tmp_path: Path) -> None:
+    package = write_package(tmp_path / "p")
+    caches = [
+        TensorIO(f"past_{kind}_in{i}", "float16", (CONTEXT, 8, 1, 128)) for i in range(64) for kind in ("key", "value")
+    ]
+    write_omc(package / "tiny.omc", inputs=[*INPUTS[:2], *caches], outputs=[*OUTPUTS, *caches])
+    decision = decide(package, SIM)
+    assert (decision.answer, outcome(decision, "cache")) == ("load", "ok")
+    assert decision.bytes_read <= READ_LIMIT
 
 
 def test_start_of_a_large_manifest_is_enough(tmp_path: Path) -> None:
     path = write_real(tmp_path / "m.omc", soc_version="KirinX90")
-    manifest = write_manifest(tmp_path / "manifest.json", quality={f"tensor{i}": [0.5] * 20 for i in range(9000)})
+    quality = {f"tensor{i}": [0.5] * 20 for i in range(9000)}
+    manifest = write_manifest(tmp_path / "manifest.json", simulated=False, quality=quality)
     decision = decide(path, DEVICE, manifest=manifest)
     assert decision.answer == "load"
     assert "build.cann in manifest.json" in decision.explain()
@@ -574,7 +754,20 @@ def test_texts_from_files_cannot_break_the_line(tmp_path: Path) -> None:
     assert len(line) < 2000
 
 
-@pytest.mark.parametrize("wrong", [{"policy": "strict"}, {"on_unknown": "maybe"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"policy": "strict"},
+        {"on_unknown": "maybe"},
+        {"chip": 5},
+        {"cann": 6.1},
+        {"device_version": 1},
+        {"simulated": 1},
+        {"chips": ["KirinX90"]},
+        {"chips": (1,)},
+        {"version_pairs": (("6.1.1.0",),)},
+    ],
+)
 def test_target_with_an_unknown_rule(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="of the gate"):
-        Target(chip="KirinX90", cann=None, **wrong)
+        Target(**{"chip": "KirinX90", "cann": None, **wrong})

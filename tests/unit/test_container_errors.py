@@ -185,6 +185,22 @@ def test_one_damage_gives_one_name(tmp_path: Path, header: HeaderFields, damage:
     assert shown in str(error)
 
 
+@pytest.mark.parametrize(("first", "second"), [("6.1.1.0", "6.0.1.0"), ("6.0.1.0", "6.1.1.0"), ("6.1.1.0", "6.1.1.0")])
+def test_two_models_where_the_header_declares_one(tmp_path: Path, first: str, second: str) -> None:
+    models = [
+        encode_model_def(name="m", inputs=[], outputs=[], attrs={"atc_version": version}, weight_size=0)
+        for version in (first, second)
+    ]
+    parts = [*(Partition(0, model) for model in models), Partition(2, TASK)]
+    error = rejected(write(tmp_path / "m.omc", KIRIN, parts))
+    assert error.code == "OM_TWO_MODEL_DEFS"
+    assert "[0, 1]" in str(error)
+    several = HeaderFields(layout="K", modeltype=9, multi_shape_gears=2)
+    assert len(open_container(write(tmp_path / "m.omc", several, parts)).partitions) == 3
+    beside_an_empty_one = [Partition(0, b""), Partition(0, models[0]), Partition(2, TASK)]
+    assert open_container(write(tmp_path / "m.omc", KIRIN, beside_an_empty_one)).attributes() == {"atc_version": first}
+
+
 def test_the_first_broken_rule_gives_the_name(tmp_path: Path) -> None:
     def everything(data: bytearray) -> None:
         put(HEADER_BYTES, "<I", 0)(data)

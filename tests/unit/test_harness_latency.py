@@ -18,13 +18,21 @@ class Run(SimpleNamespace):
     def can(self, name):
         return name in self.client.names
 
+    def room(self, text):
+        return self.context - len(text.split()) + 1
+
+    def generate(self, request):
+        self.client.reset()
+        return self.client.generate(request)
+
 
 def run_with(client, *, kind="modelled", context=256, prompt="one two three"):
     from pytest_cannlm.agent.protocol import GenerateRequest
 
     first = client.generate(GenerateRequest(text=prompt, max_new_tokens=2))
     client.log.clear()
-    return Run(client=client, kind=kind, context=context, asked=[Asked(prompt, first)], tokenizer=None)
+    client.kind = kind
+    return Run(client=client, context=context, asked=[Asked(prompt, first)], tokenizer=None)
 
 
 def marker(**arguments):
@@ -56,6 +64,23 @@ def test_rounds_use_seeds_of_their_own():
     client.sample_times = lambda request: (seen.append((request.seed, request.repeats)), draw(request))[1]
     latency.judge(run_with(client), marker(decode_ms=21), "fail")
     assert seen == [(0, 4), (4, 4), (8, 4), (12, 4), (16, 4)]
+
+
+def test_times_that_were_drawn_are_modelled_whatever_the_device_claims():
+    judged = latency.judge(run_with(FakeClient(), kind="measured"), marker(decode_ms=21), "fail")
+    assert {figure.kind for figure in judged.figures} == {"modelled"}
+
+
+def test_measured_and_modelled_times_are_not_mixed():
+    client = FakeClient(capabilities=())
+    run = run_with(client, kind="measured")
+    generate = client.generate
+    client.generate = lambda request: replace(
+        generate(request), kind="modelled" if len(client.log) > 30 else "measured"
+    )
+    judged = latency.judge(run, marker(decode_ms=1000), "fail")
+    assert outcomes(judged) == {"decode_ms": "fail"}
+    assert "some of the times are measured and some modelled" in judged.verdicts[0].reason
 
 
 def test_a_measured_engine_is_warmed_up_and_starts_from_an_empty_cache_each_time():

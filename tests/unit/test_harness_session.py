@@ -1,5 +1,6 @@
 """Devices, packages and engines are opened, built and loaded once, and a broken one is not tried again."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from fake_npu import FakeClient, FakeDevice, FakeReference
 
 from pytest_cannlm.build import PackageFolder
 from pytest_cannlm.devices import parse_device
-from pytest_cannlm.errors import BuildError, DeviceError, UsageError
+from pytest_cannlm.errors import BuildError, DeviceError, EnvironmentFailure, UsageError
 from pytest_cannlm.harness.case import Case
 from pytest_cannlm.harness.rooms import Rooms
 from pytest_cannlm.harness.run import NotRunError
@@ -25,7 +26,7 @@ class World:
         self.client = FakeClient(gate=lambda *_: None)
         self.facts, self.tmp_path = facts, tmp_path
         self.devices: list[FakeDevice] = []
-        self.build_error: BuildError | None = None
+        self.build_error: Exception | None = None
         rooms = Rooms(self.open, self.find, self.build, self.relabel, self.reference)
         self.harness = Harness(Settings(cache=tmp_path / "cache"), rooms=rooms, progress=SilentProgress())
 
@@ -90,6 +91,7 @@ def test_the_device_decides_chip_and_cann_of_the_build(tmp_path):
 
 def test_a_real_device_takes_a_real_converter(tmp_path):
     world = World(tmp_path, simulated=False)
+    world.client.kind = "measured"
     assert world.harness.begin(case()).kind == "measured"
     assert world.calls[-1] == "build m w4a16 omg KirinX90 6.1.1.0"
 
@@ -134,6 +136,35 @@ def test_a_device_that_breaks_is_not_tried_again(world):
     world.client.fails = {}
     with pytest.raises(NotRunError, match="unplugged"):
         world.harness.begin(case())
+
+
+@pytest.mark.parametrize(("simulated", "kind"), [(False, "modelled"), (True, "measured")])
+def test_a_device_whose_engine_is_of_another_kind_is_refused(tmp_path, simulated, kind):
+    world = World(tmp_path, simulated=simulated)
+    world.client.kind = kind
+    with pytest.raises(DeviceError, match=f"figures of its engine are {kind}") as error:
+        world.harness.begin(case())
+    assert error.value.code == "ENGINE_KIND_DIFFERS"
+    with pytest.raises(NotRunError, match="failed in an earlier test"):
+        world.harness.begin(case())
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/cache/x"), "Free space there"),
+        (OSError(errno.EROFS, "Read-only file system", "/cache/x"), "can be written"),
+        (OSError(errno.EIO, "Input/output error", "/cache/x"), "Check disk"),
+    ],
+)
+def test_a_disk_that_refuses_is_an_error_of_the_environment_and_met_once(world, error, remedy):
+    world.build_error = error
+    with pytest.raises(EnvironmentFailure, match=remedy) as failure:
+        world.harness.begin(case())
+    assert failure.value.file == "/cache/x"
+    with pytest.raises(NotRunError, match="failed in an earlier test"):
+        world.harness.begin(case())
+    assert sum(call.startswith("build") for call in world.calls) == 1
 
 
 def test_a_build_that_fails_is_tried_once(world):

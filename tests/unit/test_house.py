@@ -12,7 +12,7 @@ PACKAGE = Path(pytest_cannlm.__file__).parent
 
 ROOMS = (
     ("errors",),
-    ("progress", "settings"),
+    ("progress", "settings", "sizes"),
     ("locking",),
     ("models",),
     ("container",),

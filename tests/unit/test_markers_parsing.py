@@ -1,8 +1,10 @@
 import math
+import re
 from pathlib import Path
 
 import pytest
 
+from pytest_cannlm.arguments import REFUSALS
 from pytest_cannlm.errors import UsageError
 from pytest_cannlm.markers import (
     MARKERS,
@@ -108,6 +110,14 @@ def test_a_percentile_that_no_affordable_sample_proves_names_the_need():
     assert ">= 299 generations" in text
 
 
+@pytest.mark.parametrize(("p", "advice"), [(99.9, "p=96.3 or less"), (99, "p=96.3 or less")])
+def test_a_percentile_that_cannot_be_proven_names_one_that_can(p, advice):
+    text = refusal(TokenLatency, decode_ms=45, p=p)
+    assert advice in text
+    assert "rounds or more" not in text
+    assert parse(TokenLatency, decode_ms=45, p=float(advice.split()[0].removeprefix("p=")))
+
+
 @pytest.mark.parametrize(("p", "confidence", "rounds"), [(50, 0.95, 5), (50, 0.99, 7), (90, 0.95, 8), (95, 0.95, 15)])
 def test_the_plan_grows_with_what_it_has_to_prove(p, confidence, rounds):
     marker = parse(TokenLatency, decode_ms=45, p=p, confidence=confidence)
@@ -123,6 +133,13 @@ def test_percentile_and_confidence_have_their_range(wrong):
 @pytest.mark.parametrize("wrong", [400, "400", "-1MiB", "0MiB", "400 MX", True, math.nan])
 def test_memory_limits_need_a_unit(wrong):
     assert "peak" in refusal(MemoryCeiling, peak=wrong)
+
+
+def test_nothing_may_be_left_over_but_no_other_limit_is_zero():
+    assert parse(MemoryCeiling, retained="0B").retained == 0
+    assert "retained=0" in refusal(MemoryCeiling, retained=0)
+    assert "retained='-1B'" in refusal(MemoryCeiling, retained="-1B")
+    assert "above 0" in refusal(MemoryCeiling, load="0B")
 
 
 def test_memory_units_are_not_mixed_up():
@@ -205,6 +222,45 @@ def test_parity_profiles_are_checked_at_collection():
 
 def test_parity_knows_the_metrics_that_are_computed():
     assert set(Parity.METRICS) == set(METRICS)
+
+
+@pytest.mark.parametrize(
+    ("marker", "arguments", "expected"),
+    [
+        (NpuMarker, {"model": "m", "chips": ["KirinX09"]}, "did you mean 'KirinX90'"),
+        (NpuMarker, {"model": "m", "chips": "Kirin"}, "expected a known chip"),
+        (RefusesLoad, {"chip": "Kirin9021"}, "did you mean 'Kirin9020'"),
+        (RefusesLoad, {"cann": "6.O.1.0"}, "four numbers such as 6.1.1.0"),
+        (RefusesLoad, {"cann": "8.0.0"}, "four numbers such as 6.1.1.0"),
+        (RefusesLoad, {"cann": "0.0.0.0"}, "four numbers such as 6.1.1.0"),
+        (RefusesLoad, {"cann": "6.0.1.0", "error": "CANN_VERSION_MISMATHC"}, "did you mean 'CANN_VERSION_MISMATCH'"),
+    ],
+)
+def test_a_typo_that_would_assert_nothing_is_refused(marker, arguments, expected):
+    assert expected in refusal(marker, **arguments)
+
+
+def test_chips_have_one_spelling_and_engines_codes_of_their_own():
+    assert parse(NpuMarker, model="m", chips="kirin x90").chips == ("KirinX90",)
+    assert parse(RefusesLoad, chip="kirin 9020").chip == "Kirin9020"
+    assert parse(RefusesLoad, cann="6.0.1.0", error="145000", at="engine").error == "145000"
+
+
+def test_every_code_of_a_refusal_is_documented():
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
+    assert [code for code in REFUSALS if f"`{code}`" not in page] == []
+    gate = page.partition("## Codes of the gate")[2].partition("## Codes of agent")[0]
+    assert set(re.findall(r"`((?:OM2?|CANN|CHIP|PACKAGE)_[A-Z0-9_]+)`", gate)) <= set(REFUSALS)
+
+
+def test_a_profile_gets_the_positions_that_it_needs():
+    assert "a profile needs 512" in refusal(Parity, profile="w4a16", tokens=511)
+    assert "a profile needs 512" in refusal(Parity, tokens=256)
+    assert parse(Parity, kl_mean=1, tokens=5).tokens == 5
+
+
+def test_every_prompt_gets_a_position():
+    assert "fewer than its 3 prompts" in refusal(Parity, prompts=["a", "b", "c"], tokens=2, kl_mean=1)
 
 
 def test_parity_prompts_may_be_one_text():

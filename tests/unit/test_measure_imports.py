@@ -10,7 +10,6 @@ LIGHT = [
     "pytest_cannlm.parity.judging",
     "pytest_cannlm.parity.profiles",
     "pytest_cannlm.parity.tokens",
-    "pytest_cannlm.parity.outputs",
     "pytest_cannlm.parity.text",
     "pytest_cannlm.report.json_report",
     "pytest_cannlm.report.junit",

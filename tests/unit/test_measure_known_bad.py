@@ -59,8 +59,8 @@ def test_kb19_tokens_are_not_independent():
 def test_kb21_warm_up_is_kept_apart_and_loses_no_sample():
     warmup = [20.0] * 10
     assert Warmup().state(warmup, 10) == "steady"
-    rounds = [Round((TimedGeneration(5, times(1.0, 2.0)),)) for _ in range(20)]
-    sample = latency_sample(rounds, plan=SamplingPlan(rounds=20, new_tokens=2), kind="modelled")
+    rounds = [Round((TimedGeneration(5, times(1.0, 2.0), "modelled"),)) for _ in range(20)]
+    sample = latency_sample(rounds, plan=SamplingPlan(rounds=20, new_tokens=2))
     assert sample.figures["tpot"].samples == 20
 
 
@@ -78,10 +78,10 @@ def test_kb23_quartiles_agree_with_the_library():
 
 
 def test_kb24_one_truncated_generation_moves_nothing():
-    whole = TimedGeneration(5, times(*(400.0 + 20 * n for n in range(9))))
-    truncated = TimedGeneration(5, times(400.0, 401.0))
+    whole = TimedGeneration(5, times(*(400.0 + 20 * n for n in range(9))), "modelled")
+    truncated = TimedGeneration(5, times(400.0, 401.0), "modelled")
     rounds = [*[Round((whole,) * 4)] * 5, Round((whole, truncated, whole, whole))]
-    sample = latency_sample(rounds, plan=SamplingPlan(new_tokens=9), kind="modelled")
+    sample = latency_sample(rounds, plan=SamplingPlan(new_tokens=9))
     assert sample.figures["tpot"].value == pytest.approx(20)
     assert sample.void_rounds == ("2 tokens generated instead of 9",)
 
@@ -103,9 +103,8 @@ def test_kb26_memory_of_other_processes_does_not_count():
 
 def test_kb29_every_row_has_its_own_outcome():
     sample = latency_sample(
-        [Round((TimedGeneration(10, times(*(100.0 + 20 * n for n in range(9)))),))] * 5,
+        [Round((TimedGeneration(10, times(*(100.0 + 20 * n for n in range(9))), "modelled"),))] * 5,
         plan=SamplingPlan(new_tokens=9),
-        kind="modelled",
     )
     limits = {"decode_ms": Limit(21, ""), "ttft_ms": Limit(1, ""), "prefill_tps": Limit(1, "")}
     assert [verdict.outcome for verdict in judge_latency(sample, limits)] == ["pass", "fail", "pass"]

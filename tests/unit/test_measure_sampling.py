@@ -12,9 +12,9 @@ from pytest_cannlm.measure.sampling import Round, TimedGeneration, latency_sampl
 PLAN = SamplingPlan(new_tokens=9)
 
 
-def timed(*, first=400.0, step=20.0, count=9, cached=0, prefill=None, prompt=41):
+def timed(*, first=400.0, step=20.0, count=9, cached=0, prefill=None, prompt=41, kind="modelled"):
     tokens = tuple(first + step * n for n in range(count))
-    return TimedGeneration(prompt, Times(0.0, prefill, tokens, tokens[-1] if tokens else first), cached)
+    return TimedGeneration(prompt, Times(0.0, prefill, tokens, tokens[-1] if tokens else first), kind, cached)
 
 
 def rounds(*steps, **fields):
@@ -22,7 +22,7 @@ def rounds(*steps, **fields):
 
 
 def sample(found, plan=PLAN, **fields):
-    return latency_sample(found, plan=plan, kind="modelled", **fields)
+    return latency_sample(found, plan=plan, **fields)
 
 
 def verdict(found, plan=PLAN, **limits):
@@ -66,7 +66,7 @@ def test_an_end_of_prefill_told_only_sometimes_is_not_mixed():
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_generation_without_decode_steps_fails_as_unmeasured(count):
-    found = latency_sample([Round((timed(count=count),))] * 5, plan=PLAN, kind="modelled", fixed_length=False)
+    found = latency_sample([Round((timed(count=count),))] * 5, plan=PLAN, fixed_length=False)
     (judged,) = judge_latency(found, {"decode_ms": Limit(1e9, "marker")})
     assert judged.outcome == "fail"
     assert judged.figure is None
@@ -101,7 +101,7 @@ def test_what_voids_a_generation():
 
 def test_batched_tokens_mark_their_latencies_unreliable():
     tokens = tuple(400.0 + 120 * (n // 3) for n in range(9))
-    batched = TimedGeneration(41, Times(0.0, None, tokens, tokens[-1]))
+    batched = TimedGeneration(41, Times(0.0, None, tokens, tokens[-1]), "modelled")
     assert sample([Round((batched,))] * 5).figures["tpot"].detail["itl_reliable"] is False
     assert sample(rounds(20)).figures["tpot"].detail["itl_reliable"] is True
 
@@ -130,7 +130,7 @@ def test_an_unknown_limit_is_a_usage_error():
 def test_the_timed_part_of_a_generation():
     times = Times(0.0, None, (1.0, 2.0), 2.0)
     answer = Generation("x", 7, (1, 2), "length", times, "modelled", "double", cached_prefix_tokens=3)
-    assert TimedGeneration.of(answer) == TimedGeneration(7, times, 3)
+    assert TimedGeneration.of(answer) == TimedGeneration(7, times, "modelled", 3)
 
 
 def test_false_passes_at_the_budget_stay_near_five_percent():

@@ -5,7 +5,7 @@ import pytest
 
 from pytest_cannlm.measure.figures import Limit
 from pytest_cannlm.parity.accumulate import ParityAccumulator
-from pytest_cannlm.parity.guards import check_fallback, check_origin
+from pytest_cannlm.parity.guards import check_origin
 from pytest_cannlm.parity.judging import judge_parity
 
 DRAW = np.random.default_rng(0)
@@ -108,9 +108,3 @@ def test_a_simulation_is_not_presented_as_a_device():
     assert check_origin("modelled", device_is_simulated=False).name == "simulated_as_device"
     assert check_origin("modelled", device_is_simulated=True) is None
     assert check_origin("measured", device_is_simulated=False) is None
-
-
-def test_layers_on_the_cpu_are_not_the_npu():
-    assert check_fallback(1).name == "cpu_fallback"
-    assert check_fallback(0) is None
-    assert check_fallback(2, max_fallback=2) is None

@@ -38,9 +38,9 @@ def test_all_limits_have_to_hold_and_each_is_judged_alone():
 
 
 def test_a_guard_comes_before_every_metric():
-    found = result(guards=[Guard("cpu_fallback", "3 layers", "the converter")], kl_mean=(0.0, 0.0))
+    found = result(guards=[Guard("simulated_as_device", "3 layers", "the converter")], kl_mean=(0.0, 0.0))
     (verdict,) = judge_parity(found, {"kl_mean": Limit(1.0, "marker")})
-    assert (verdict.outcome, verdict.name, verdict.reason) == ("fail", "cpu_fallback", "3 layers")
+    assert (verdict.outcome, verdict.name, verdict.reason) == ("fail", "simulated_as_device", "3 layers")
     assert verdict.look_at == "the converter"
 
 

@@ -87,13 +87,11 @@ def test_top_k_prefers_the_lowest_id_of_a_tie():
     assert rows[0].tolist() == [1, 3, 3, 0, 3]
 
 
-def test_top_k_metrics():
+def test_overlap_of_two_top_k():
     reference = np.array([[5.0, 4.0, 3.0, 2.0, 1.0, 0.0]])
     device = np.array([[3.0, 5.0, 4.0, 0.0, 1.0, 2.0]])
-    assert metrics.top_k_agreement(reference, device, 3).tolist() == [True]
-    assert metrics.top_k_agreement(reference, device, 2).tolist() == [False]
-    assert metrics.top_k_overlap(reference, device, 3).tolist() == [1.0]
-    assert metrics.top_k_overlap(reference, device, 4).tolist() == [0.75]
+    for k, share in ((3, 1.0), (4, 0.75)):
+        assert metrics.overlap(metrics.top_k(reference, k), metrics.top_k(device, k)).tolist() == [share]
 
 
 @pytest.mark.parametrize("k", [0, 7])

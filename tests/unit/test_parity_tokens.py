@@ -56,7 +56,7 @@ def test_leading_equal_tokens_are_counted():
     assert compare_greedy([7, 8, 9], [7, 8, 9]).prefix_tokens == 3
     assert compare_greedy([7, 8, 9], [7, 8, 9, 10]).parting is None
     parted = compare_greedy([7, 8, 9], [7, 5, 9])
-    assert (parted.prefix_tokens, parted.prefix_share, parted.first_token_match) == (1, 1 / 3, True)
+    assert (parted.prefix_tokens, parted.reference_tokens, parted.first_token_match) == (1, 3, True)
     assert (parted.parting.judged, parted.parting.margin) == ("different", None)
     short = compare_greedy([7, 8, 9], [7])
     assert (short.prefix_tokens, short.parting.device_token) == (1, None)
