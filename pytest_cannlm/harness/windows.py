@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _SHORT = 128
 """Positions of a piece of the standard text that is fed from an empty context."""
+_DEEPEST = 1024
+"""Positions of the longest piece at most; reading further would take longer than all the rest of the comparison."""
 _DEEP_SHARE = 4
 _DECODED_SHARE = 16
 _MOST_DECODED = 32
@@ -84,7 +86,7 @@ def plan(run: Run, marker: Parity, tokenizer: Tokenizer) -> Plan:
     prefix = ids[:1] if tokenizer.spec.add_bos else []
     text = ids[len(prefix) :]
     decoded = min(_MOST_DECODED, marker.tokens // _DECODED_SHARE)
-    longest = min(run.context - len(prefix), len(text) - 1)
+    longest = min(run.context - len(prefix), len(text) - 1, _DEEPEST)
     deep = min(marker.tokens // _DEEP_SHARE, longest)
     own = [[*tokenizer.encode(asked.prompt), *asked.generation.tokens] for asked in run.asked]
     windows, cut = _in_order(own, marker.tokens - deep - decoded, run.context)
