@@ -95,12 +95,18 @@ def share(value: Any) -> float:
     return checked
 
 
-def count(least: int) -> Check:
-    """A whole number of at least ``least``."""
+def count(least: int, most: int | None = None) -> Check:
+    """A whole number of at least ``least`` and at most ``most``."""
+    wanted = f"a whole number of at least {least}" + ("" if most is None else f" and at most {most}")
 
     def check(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"expected a whole number of at least {least}")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or value < least
+            or (most is not None and value > most)
+        ):
+            raise ValueError(f"expected {wanted}")
         return value
 
     return check

@@ -79,6 +79,13 @@ def _harness(config: pytest.Config) -> Harness:
     return harness_of(config)
 
 
+def fixture_types() -> tuple[type, ...]:
+    """What the fixtures below return."""
+    from pytest_cannlm.harness.npu import Npu
+
+    return (Npu, NpuPackage, NpuDevice, OnnxReference)
+
+
 @pytest.fixture(scope="session")
 def npu(request: pytest.FixtureRequest) -> Npu:
     """The NPU with the package that the test's ``npu`` marker names: chat, generate, logits, memory, capabilities."""

@@ -34,6 +34,7 @@ from pytest_cannlm.arguments import (
     text,
 )
 from pytest_cannlm.errors import UsageError
+from pytest_cannlm.parity.names import GREEDY_TOKENS
 from pytest_cannlm.settings import nearest
 
 if TYPE_CHECKING:
@@ -262,7 +263,7 @@ class Parity(Marker):
         **dict.fromkeys(("top1", "top5_agreement", "top5_overlap", "first_token_match"), share),
         **dict.fromkeys(("cosine_mean", "cosine_min", "centred_cosine_mean"), share),
         **dict.fromkeys(("sqnr_db", "psnr_db"), number),
-        "prefix_tokens": count(1),
+        "prefix_tokens": count(1, GREEDY_TOKENS),
     }
 
     @classmethod

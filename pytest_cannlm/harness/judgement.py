@@ -8,7 +8,7 @@ from typing import Literal
 from pytest_cannlm.measure.figures import Figure, Verdict
 
 ReportAs = Literal["skip", "xfail"] | None
-"""How an inconclusive result is shown to pytest where the user chose so; None: as the outcome says."""
+"""How an inconclusive result is shown to pytest where the user chose so; None: as a failure."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,6 @@ class Judged:
 
     verdicts: tuple[Verdict, ...]
     figures: tuple[Figure, ...] = ()
-    report_as: ReportAs = None
 
 
 def guard(name: str, reason: str, look_at: str) -> Verdict:

@@ -20,14 +20,14 @@ def judge(harness: Harness, run: Run) -> Judgement:
     The footprint is read first, before judging itself uses the engine. The copies of ``refuses_load`` and the unloading
     for what is retained come last, because they disturb the engine.
     """
-    case = run.case
+    case, policy = run.case, harness.settings.inconclusive
     dead = _engine_lost(run)
     if dead is not None:
         return Judgement(verdicts=(dead,))
     footprint = memory.observe(run) if case.memory else None
     judged: list[Judged] = []
     if case.latency:
-        judged.append(latency.judge(run, case.latency, harness.settings.inconclusive))
+        judged.append(latency.judge(run, case.latency, policy))
     if case.parity:
         reference = harness.reference(run, case.parity.against)
         judged.append(parity.judge(run, case.parity, reference=reference, progress=harness.progress))
@@ -39,7 +39,7 @@ def judge(harness: Harness, run: Run) -> Judgement:
     return Judgement(
         verdicts=(*_origin(run, judged), *(verdict for one in judged for verdict in one.verdicts)),
         figures=tuple(figure for one in judged for figure in one.figures),
-        report_as=next((one.report_as for one in judged if one.report_as), None),
+        report_as=policy if policy in ("skip", "xfail") else None,
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pytest_cannlm.agent.protocol import GenerateRequest, TimingRequest
 from pytest_cannlm.errors import UsageError
-from pytest_cannlm.harness.judgement import Judged, ReportAs
+from pytest_cannlm.harness.judgement import Judged
 from pytest_cannlm.harness.prompts import STANDARD_PROMPTS, question_prompt
 from pytest_cannlm.harness.run import Run
 from pytest_cannlm.markers import TokenLatency
@@ -49,7 +49,7 @@ def judge(run: Run, marker: TokenLatency, policy: InconclusivePolicy) -> Judged:
     else:
         unsteady = _warm_up(run, plan, prompt)
         measure = _measured(run, plan, prompt, unsteady)
-    step = next_step(plan, good_rounds=0, policy=policy)
+    step = next_step(plan, good_rounds=0)
     while True:
         rounds += [measure(len(rounds) + n) for n in range(step.rounds)]
         sample = latency_sample(rounds, plan=plan, context=run.context)
@@ -59,7 +59,6 @@ def judge(run: Run, marker: TokenLatency, policy: InconclusivePolicy) -> Judged:
             good_rounds=sample.good_rounds,
             void_rounds=len(sample.void_rounds),
             outcome=combine([verdict.outcome for verdict in verdicts]),
-            policy=policy,
         )
         if step.done:
             break
@@ -67,11 +66,7 @@ def judge(run: Run, marker: TokenLatency, policy: InconclusivePolicy) -> Judged:
         # The rounds, not the figures, left it open: nothing that was judged on them may stand.
         voids = "; ".join(sorted(set(sample.void_rounds)))
         verdicts = [replace(v, outcome="inconclusive", reason=f"{step.reason}: {voids}") for v in verdicts]
-    return Judged(tuple(verdicts), tuple(sample.figures.values()), report_as=_report_as(step.report_as))
-
-
-def _report_as(report_as: str | None) -> ReportAs:
-    return report_as if report_as in ("skip", "xfail") else None  # type: ignore[return-value]
+    return Judged(tuple(verdicts), tuple(sample.figures.values()))
 
 
 def _prompt(run: Run, marker: TokenLatency) -> tuple[str, int]:

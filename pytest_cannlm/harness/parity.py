@@ -20,7 +20,7 @@ from pytest_cannlm.harness.windows import Plan
 from pytest_cannlm.markers import Parity
 from pytest_cannlm.measure.figures import Figure, Limit, Verdict
 from pytest_cannlm.parity.judging import judge_parity
-from pytest_cannlm.parity.names import METRICS
+from pytest_cannlm.parity.names import GREEDY_TOKENS, METRICS
 from pytest_cannlm.parity.profiles import choose_profile
 from pytest_cannlm.parity.result import ParityResult
 from pytest_cannlm.parity.text import Window, standard_text
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pytest_cannlm.models.tokenizer import Tokenizer
-
-_GREEDY_TOKENS = 32
 
 
 def judge(run: Run, marker: Parity, *, reference: Reference, progress: Progress) -> Judged:
@@ -145,7 +143,7 @@ def _greedy_figures(run: Run, marker: Parity, reference: Reference) -> dict[str,
     for question in marker.prompts or STANDARD_PROMPTS:
         prompt = question_prompt(run.tokenizer, question)
         ids = run.tokenizer.encode(prompt)
-        most = min(_GREEDY_TOKENS, run.room(prompt))
+        most = min(GREEDY_TOKENS, run.room(prompt))
         expected = reference.generate(ids, most)
         generation = run.generate(GenerateRequest(text=prompt, max_new_tokens=most))
         kinds.add(generation.kind)

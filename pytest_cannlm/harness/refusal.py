@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +21,8 @@ from pytest_cannlm.measure.figures import Outcome, Verdict
 if TYPE_CHECKING:
     from pytest_cannlm.build import PackageFolder
 
+_COPY = "relabelled-"
+_ABANDONED_S = 24 * 3600.0
 _EVIDENCE_LINES = 6
 
 _LOOK_AT = {
@@ -48,7 +52,8 @@ def judge(run: Run, marker: RefusesLoad, *, relabel: Callable[..., PackageFolder
     with contextlib.ExitStack() as kept:
         with environment_errors("a copy of the package"):
             scratch.mkdir(parents=True, exist_ok=True)
-            folder = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="relabelled-", dir=scratch)))
+            _remove_what_killed_runs_left(scratch)
+            folder = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix=_COPY, dir=scratch)))
             copy = relabel(run.package, folder / "copy", cann=marker.cann, chip=marker.chip, damage=marker.damage)
         offer = _offer_to_gate if marker.at == "gate" else _offer_to_engine
         outcome, reason = offer(run, marker, copy)
@@ -67,6 +72,13 @@ def judge(run: Run, marker: RefusesLoad, *, relabel: Callable[..., PackageFolder
         limit_source=f"marker on the {next(iter(marker.sources.values()))}",
     )
     return Judged((verdict,))
+
+
+def _remove_what_killed_runs_left(scratch: Path) -> None:
+    """Copies live for seconds; one that is a day old has nobody any more."""
+    for left in scratch.glob(f"{_COPY}*"):
+        if time.time() - left.stat().st_mtime > _ABANDONED_S:
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _offer_to_gate(run: Run, marker: RefusesLoad, copy: PackageFolder) -> tuple[Outcome, str]:

@@ -39,6 +39,12 @@ def ask(
     from pytest_cannlm.compat.gate import Target
 
     found = locate_package(package)
+    if not raw and not found.data:
+        raise PackageError(
+            "there is no manifest.json beside the package, and the chat template stands in it",
+            file=found.package.parent,
+            remedy="Continue a finished prompt with --raw, or run a folder that 'cannlm build' made",
+        )
     spec = parse_device(device)
     opened = open_device(spec)
     try:

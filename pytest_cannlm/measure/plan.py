@@ -125,11 +125,10 @@ def looks_for(policy: InconclusivePolicy) -> int:
 
 @dataclass(frozen=True)
 class NextStep:
-    """What to do now: measure ``rounds`` more, or stop with ``outcome``, shown to pytest as ``report_as``."""
+    """What to do now: measure ``rounds`` more, or stop with ``outcome``."""
 
     rounds: int
     outcome: Outcome | None = None
-    report_as: Literal["pass", "fail", "skip", "xfail"] | None = None
     reason: str = ""
 
     @property
@@ -144,17 +143,16 @@ def next_step(
     good_rounds: int,
     void_rounds: int = 0,
     outcome: Outcome | None = None,
-    policy: InconclusivePolicy = "extend",
 ) -> NextStep:
     """Decide after each batch of rounds.
 
     ``outcome`` is the verdict on the rounds so far (of several limits: :func:`combine`), None before the first look.
     Void rounds are replaced, up to the plan's maximum; then the result is inconclusive. An inconclusive look leads to
-    another one while the plan has looks left; after the last look the policy decides, "extend" ending as a failure.
+    another one while the plan has looks left.
     """
     if void_rounds > plan.max_void_rounds:
         reason = f"{void_rounds} void rounds, at most {plan.max_void_rounds} are replaced"
-        return NextStep(0, "inconclusive", _report_as("inconclusive", policy), reason)
+        return NextStep(0, "inconclusive", reason)
     look = plan.look_after(good_rounds)
     short = plan.rounds_at(look) - good_rounds
     if short > 0:
@@ -164,7 +162,7 @@ def next_step(
     if outcome == "inconclusive" and look < plan.looks:
         more = plan.rounds_at(look + 1) - good_rounds
         return NextStep(more, reason=f"inconclusive at look {look} of {plan.looks}: {more} more rounds")
-    return NextStep(0, outcome, _report_as(outcome, policy), f"decided at look {look} of {plan.looks}")
+    return NextStep(0, outcome, f"decided at look {look} of {plan.looks}")
 
 
 def combine(outcomes: Sequence[Outcome]) -> Outcome:
@@ -172,9 +170,3 @@ def combine(outcomes: Sequence[Outcome]) -> Outcome:
     if not outcomes or "fail" in outcomes:
         return "fail"
     return "inconclusive" if "inconclusive" in outcomes else "pass"
-
-
-def _report_as(outcome: Outcome, policy: InconclusivePolicy) -> Literal["pass", "fail", "skip", "xfail"]:
-    if outcome != "inconclusive":
-        return outcome
-    return "fail" if policy == "extend" else policy

@@ -289,5 +289,7 @@ def _decide(figure: Figure, limit: float, better: Better, unit: str) -> tuple[Ou
     if pessimistic is None:
         sure = "" if figure.confidence is None else f" at {100 * figure.confidence:.3g} % confidence"
         return "inconclusive", f"{figure.samples} samples give no {side} bound{sure}"
-    known = "an unknown bound" if optimistic is None else format_value(optimistic, unit)
-    return "inconclusive", f"{shown_limit} lies between {known} and {format_value(pessimistic, unit)}"
+    if optimistic is None:
+        return "inconclusive", f"{shown_limit} lies between an unknown bound and {format_value(pessimistic, unit)}"
+    low, high = (format_value(bound, unit) for bound in sorted((optimistic, pessimistic)))
+    return "inconclusive", f"{shown_limit} lies between {low} and {high}"

@@ -33,7 +33,13 @@ def format_bytes(count: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """A number for a reader: four significant digits, never an exponent between 0.0001 and a million."""
+    """A number for a reader: four significant digits, never an exponent between 0.0001 and a million.
+
+    Close below 1, where a share or a cosine lives, as many digits as it takes to tell it from 1.
+    """
+    if 0.999 < abs(value) < 1:
+        decimals = 1 - math.floor(math.log10(1 - abs(value)))
+        return f"{value:.{decimals}f}".rstrip("0")
     return f"{value:.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.4g}"
 
 

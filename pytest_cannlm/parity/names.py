@@ -13,6 +13,9 @@ _DISTRIBUTION = "per-tensor SQNR of the build, group size, quantizer and calibra
 _WORST = "the worst position that the figure names: overflow in one row, a special token, the last position"
 _TOKENS = "prompt ids on both sides first, then the logit margin where the texts part, then KL"
 
+GREEDY_TOKENS = 32
+"""How many tokens are decoded greedily per prompt where texts are compared; ``prefix_tokens`` cannot be more."""
+
 
 @dataclass(frozen=True)
 class Metric:

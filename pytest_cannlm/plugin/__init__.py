@@ -121,6 +121,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         from pytest_cannlm.plugin import running
 
         running.judge(item)
+    elif HARNESS in item.config.stash:
+        from pytest_cannlm.plugin import running
+
+        running.refuse_fixtures_without_marker(item)
     return result
 
 

@@ -63,10 +63,14 @@ def settings_of(config: pytest.Config) -> Settings:
 
 
 def anything_given(config: pytest.Config) -> bool:
-    """Whether somebody set one of our options on the command line or in the environment. Reads no file."""
+    """Whether somebody set an option that asks for NPU tests, on the command line or in the environment.
+
+    Where the cache lies is no such wish. Reads no file.
+    """
     return any(
         config.getoption(_dest(option), None) is not None or os.environ.get(option.env, "").strip()
         for option in OPTIONS
+        if option.key != "cache"
     )
 
 

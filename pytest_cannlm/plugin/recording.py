@@ -123,6 +123,7 @@ _WORDS = {
     "judged": "judged",
     "unlimited": "ran without a limit",
     "body": "failed in their own body",
+    "engine": "failed in the engine",
     "unjudged": "failed before they could be judged",
     "inconclusive": "inconclusive",
     "environment": "failed for the environment or device",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from pytest_cannlm.errors import CannlmError, EnvironmentFailure, GateRefusal
+from pytest_cannlm.errors import CannlmError, EngineError, EnvironmentFailure, GateRefusal
 from pytest_cannlm.plugin import collection, options, recording
 from pytest_cannlm.plugin.collection import SOURCES
 from pytest_cannlm.plugin.names import CASE, HARNESS, PROBLEMS
@@ -147,6 +147,19 @@ def judge(item: pytest.Item) -> None:
     pytest.xfail(text)
 
 
+def refuse_fixtures_without_marker(item: pytest.Item) -> None:
+    """Fail a test that took a fixture of ours but has no ``npu`` marker: nothing stood behind it."""
+    from pytest_cannlm.fixtures import fixture_types
+
+    taken = [name for name, value in getattr(item, "funcargs", {}).items() if isinstance(value, fixture_types())]
+    if taken:
+        pytest.fail(
+            f"UsageError: the test uses {', '.join(taken)} but has no npu marker, so nothing was tested. "
+            "Put @pytest.mark.npu(model=...) on the test, its class or its module",
+            pytrace=False,
+        )
+
+
 def tear_down(item: pytest.Item) -> None:
     """The test is over."""
     if HARNESS in item.config.stash:
@@ -202,6 +215,8 @@ def _category(call: pytest.CallInfo[None], report: pytest.TestReport, state: Sta
         return "environment"
     if isinstance(error, GateRefusal):
         return "judged"  # by the gate
+    if isinstance(error, EngineError):
+        return "engine"
     return "unjudged" if state.error is not None else "body"
 
 

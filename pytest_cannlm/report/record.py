@@ -19,7 +19,7 @@ from pytest_cannlm.measure.figures import Figure, Verdict
 
 SCHEMA = 1
 
-Category = Literal["judged", "unlimited", "inconclusive", "environment", "not-run", "body", "unjudged"]
+Category = Literal["judged", "unlimited", "inconclusive", "environment", "not-run", "body", "engine", "unjudged"]
 """Why a test ended as it did: its limits were judged; a limit could not be decided; machine, device or network failed;
 it never ran on an NPU; or its own body failed before anything was judged."""
 

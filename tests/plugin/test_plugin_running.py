@@ -593,3 +593,29 @@ def test_odd_ids_and_texts_survive_every_report(npu_tests, pytester, odd):
     assert test["nodeid"].startswith("test_it.py::test_it[")
     cases, _ = properties_of(pytester.path / "out.xml")
     assert len(cases) == 1
+
+
+@pytest.mark.parametrize("fixture", ["npu", "npu_device", "npu_package", "onnx_reference"])
+def test_a_fixture_of_ours_without_the_marker_is_a_failure_although_nothing_was_asked(npu_tests, pytester, fixture):
+    npu_tests(f"def test_it({fixture}): ...\n")
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"*the test uses {fixture}* but has no npu marker*"])
+
+
+def test_a_fixture_of_the_same_name_is_left_alone(npu_tests, pytester):
+    own = "import pytest\n@pytest.fixture\ndef npu_device(): return 1\ndef test_own(npu_device): ...\n"
+    npu_tests(own + NPU + TEST)
+    pytester.runpytest().assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize(("policy", "outcome"), [("skip", "skipped"), ("xfail", "xfailed"), ("fail", "failed")])
+def test_the_policy_for_inconclusive_verdicts_holds_for_parity_too(npu_tests, pytester, policy, outcome):
+    npu_tests(
+        NPU + "@pytest.mark.parity(top1=0.5, tokens=64)\ndef test_it(npu): ...\n",
+        reference="noise=0.4",
+        client="capabilities=['logits']",
+    )
+    result = pytester.runpytest(f"--npu-inconclusive={policy}")
+    result.assert_outcomes(**{outcome: 1})
+    assert result.outlines[-1] == "NPU: 1 tests: 1 inconclusive"

@@ -57,29 +57,23 @@ def test_the_first_step_measures_the_first_look():
 @pytest.mark.parametrize("outcome", ["pass", "fail"])
 def test_a_decided_look_ends_the_measurement(outcome):
     step = next_step(SamplingPlan(looks=3), good_rounds=6, outcome=outcome)
-    assert (step.rounds, step.outcome, step.report_as) == (0, outcome, outcome)
+    assert (step.rounds, step.outcome) == (0, outcome)
 
 
-def test_extend_looks_again_and_ends_as_a_failure():
+def test_looks_end_undecided():
     plan = SamplingPlan(looks=3)
-    first = next_step(plan, good_rounds=6, outcome="inconclusive", policy="extend")
-    second = next_step(plan, good_rounds=11, outcome="inconclusive", policy="extend")
-    last = next_step(plan, good_rounds=16, outcome="inconclusive", policy="extend")
+    first = next_step(plan, good_rounds=6, outcome="inconclusive")
+    second = next_step(plan, good_rounds=11, outcome="inconclusive")
+    last = next_step(plan, good_rounds=16, outcome="inconclusive")
     assert (first.rounds, second.rounds) == (5, 5)
-    assert (last.done, last.outcome, last.report_as) == (True, "inconclusive", "fail")
-
-
-@pytest.mark.parametrize("policy", ["fail", "skip", "xfail"])
-def test_other_policies_report_an_inconclusive_look_at_once(policy):
-    step = next_step(SamplingPlan(), good_rounds=5, outcome="inconclusive", policy=policy)
-    assert (step.outcome, step.report_as) == ("inconclusive", policy)
+    assert (last.done, last.outcome) == (True, "inconclusive")
 
 
 def test_void_rounds_are_replaced_up_to_the_maximum():
     plan = SamplingPlan()
     assert next_step(plan, good_rounds=3, void_rounds=2).rounds == 2
     given_up = next_step(plan, good_rounds=2, void_rounds=3)
-    assert (given_up.outcome, given_up.report_as) == ("inconclusive", "fail")
+    assert given_up.outcome == "inconclusive"
     assert "3 void rounds" in given_up.reason
 
 
