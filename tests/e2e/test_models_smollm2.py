@@ -8,9 +8,12 @@ import pytest
 from goldens import cosine, golden_arrays, golden_tokens
 from real_model import smollm2
 
+from pytest_cannlm.build.reference import float_reference
 from pytest_cannlm.models.checkpoint import open_checkpoint
 from pytest_cannlm.models.tensors import parameter_count
 from pytest_cannlm.models.tokenizer import Tokenizer
+from pytest_cannlm.parity.reference import OnnxReference
+from pytest_cannlm.progress import SilentProgress
 
 WHY_SKIPPED = "compares live with transformers, which is not installed here; the stored goldens are checked anyway"
 
@@ -79,7 +82,7 @@ def test_a_row_range_takes_memory_for_those_rows_only(checkpoint):
     assert peak < 8 * part.nbytes
 
 
-def test_live_against_transformers(checkpoint):
+def test_live_against_transformers(checkpoint, tmp_path):
     torch = pytest.importorskip("torch", reason=WHY_SKIPPED)
     transformers = pytest.importorskip("transformers", reason=WHY_SKIPPED)
     file = smollm2()
@@ -94,3 +97,7 @@ def test_live_against_transformers(checkpoint):
         theirs = model(torch.tensor(golden["ids"])[None]).logits[0].numpy()
     assert cosine(theirs[:, golden["columns"]], golden["logits"]).min() >= 0.99999
     assert cosine(numpy_llama.logits(checkpoint, golden["ids"]), theirs).min() >= 0.99999
+    reference = OnnxReference(float_reference(file, context=256, cache=tmp_path, progress=SilentProgress()))
+    ours = np.concatenate(list(reference.logits(golden["ids"].tolist())))
+    assert cosine(ours, theirs).min() >= 0.99999
+    assert np.abs(ours - theirs).max() <= 2e-3
