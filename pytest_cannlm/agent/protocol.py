@@ -75,7 +75,7 @@ class GenerateRequest:
 
     def __post_init__(self) -> None:
         _need_whole(self, max_new_tokens=1, seed=0)
-        _need(self, "text", isinstance(self.text, str), "a text")
+        _need(self, "text", isinstance(self.text, str) and _is_unicode(self.text), "a text that UTF-8 can hold")
         _need(self, "top_k", _is_whole(self.top_k), "a whole number")
         for name in ("temperature", "top_p", "repetition_penalty"):
             _need(self, name, _is_number(getattr(self, name)), "a finite number")
@@ -84,6 +84,14 @@ class GenerateRequest:
         texts = isinstance(self.stop, tuple) and all(isinstance(text, str) for text in self.stop)
         _need(self, "stop", texts, "texts")
         _need(self, "timeout_s", _is_number(self.timeout_s) and self.timeout_s > 0, "a number of seconds above 0")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, as broken command lines and files give
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -190,8 +198,8 @@ class Engine(Protocol):
 
     def logits(self, tokens: Sequence[int], first: int, step: int | None = None) -> Iterator[bytes]:
         """Teacher-forced logits for positions ``first``.. of ``tokens``: little-endian float32 rows as long as the
-        vocabulary, in chunks of whole rows (capability ``logits``). ``step`` positions are fed at a time, by default
-        those of a prefill step; 1 goes the way of decoding."""
+        vocabulary, in chunks of whole rows (capability ``logits``). From ``first`` on ``step`` positions are fed at a
+        time, by default those of a prefill step; 1 goes the way of decoding."""
 
     def sample_times(self, request: TimingRequest) -> list[Times]:
         """Seeded times of ``repeats`` generations, nothing computed (capability ``modelled_timing``)."""

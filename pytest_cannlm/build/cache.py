@@ -48,7 +48,7 @@ class BuildCache:
     def find(self, step: str, key: str) -> Path | None:
         """The folder of a complete entry, or None. Takes no lock: a complete entry never changes."""
         folder = self.root / step / key
-        return folder if _intact(folder) else None
+        return folder if self._intact(folder) else None
 
     def obtain(self, step: str, key: str, make: Callable[[Path], None], progress: Progress) -> CacheResult:
         """The entry, made by ``make(folder)`` if it is missing or damaged.
@@ -72,7 +72,7 @@ class BuildCache:
         folder.parent.mkdir(parents=True, exist_ok=True)
         waiting = f"{step}: waiting for another process that makes the same entry ({folder})"
         with locked(folder.with_name(f"{key}.lock"), waiting, progress):
-            if _intact(folder):
+            if self._intact(folder):
                 return False
             if folder.exists():
                 progress.say(f"{step}: cache entry {key} is damaged and is made again")
@@ -88,6 +88,17 @@ class BuildCache:
                 shutil.rmtree(partial, ignore_errors=True)
                 raise
         return True
+
+    def _intact(self, folder: Path) -> bool:
+        """Whether every file is as it was sealed. An unchanged file (see ``file_sha256``) is not read again."""
+        try:
+            seals = json.loads((folder / _ENTRY).read_text(encoding="utf-8"))["files"]
+            return all(self._as_sealed(folder / name, *seal) for name, seal in seals.items())
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def _as_sealed(self, file: Path, size: int, sha256: str) -> bool:
+        return file.stat().st_size == size and file_sha256(file, memo=self.root.parent / "hashes") == sha256
 
     def _failure(self, error: OSError) -> EnvironmentFailure:
         existing = next(folder for folder in (self.root, *self.root.absolute().parents) if folder.exists())
@@ -115,24 +126,7 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def _seal(folder: Path) -> None:
-    seals = {}
-    for path in files_below(folder):
-        status = (folder / path).stat()
-        seals[path.as_posix()] = [status.st_size, status.st_mtime_ns, file_sha256(folder / path)]
+    seals = {
+        path.as_posix(): [(folder / path).stat().st_size, file_sha256(folder / path)] for path in files_below(folder)
+    }
     (folder / _ENTRY).write_text(json.dumps({"files": seals}, indent=1), encoding="utf-8")
-
-
-def _intact(folder: Path) -> bool:
-    """Whether every file is as it was sealed. A file is read again only where its modification time has changed."""
-    try:
-        seals = json.loads((folder / _ENTRY).read_text(encoding="utf-8"))["files"]
-        return all(_as_sealed(folder / name, *seal) for name, seal in seals.items())
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def _as_sealed(file: Path, size: int, mtime_ns: int, sha256: str) -> bool:
-    status = file.stat()
-    if status.st_size != size:
-        return False
-    return status.st_mtime_ns == mtime_ns or file_sha256(file) == sha256

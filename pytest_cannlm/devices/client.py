@@ -114,11 +114,13 @@ class AgentClient:
     ) -> npt.NDArray[np.float32]:
         """Teacher-forced logits at positions ``first``.. of ``tokens``: float32 ``[len(tokens) - first, vocab]``.
 
-        ``step`` positions are fed at a time, by default those of a prefill step; 1 goes the way of decoding.
+        From ``first`` on ``step`` positions are fed at a time, by default those of a prefill step; 1 is decoding.
         :class:`UsageError` for what is no token id: nothing is rounded, and nothing counts from the end.
         """
         import numpy as np
 
+        if not 0 <= first < len(tokens):
+            raise UsageError("no such position", field="first", found=first, expected=f"0 to {len(tokens) - 1}")
         body = {"tokens": [_token_id(*each) for each in enumerate(tokens)], "first": first, "step": step}
         data = bytearray()
         with self._stream("/v1/logits", body, timeout_s=timeout_s) as response:

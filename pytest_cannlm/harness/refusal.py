@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import shutil
 import tempfile
@@ -51,9 +52,7 @@ def judge(run: Run, marker: RefusesLoad, *, relabel: Callable[..., PackageFolder
     """
     with contextlib.ExitStack() as kept:
         with environment_errors("a copy of the package"):
-            scratch.mkdir(parents=True, exist_ok=True)
-            _remove_what_killed_runs_left(scratch)
-            folder = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix=_COPY, dir=scratch)))
+            folder = Path(kept.enter_context(_place_for_a_copy(scratch)))
             copy = relabel(run.package, folder / "copy", cann=marker.cann, chip=marker.chip, damage=marker.damage)
         offer = _offer_to_gate if marker.at == "gate" else _offer_to_engine
         outcome, reason = offer(run, marker, copy)
@@ -72,6 +71,18 @@ def judge(run: Run, marker: RefusesLoad, *, relabel: Callable[..., PackageFolder
         limit_source=f"marker on the {next(iter(marker.sources.values()))}",
     )
     return Judged((verdict,))
+
+
+def _place_for_a_copy(scratch: Path) -> tempfile.TemporaryDirectory[str]:
+    """A folder below ``scratch``, or, where the cache cannot be written, in the system's own place for such."""
+    try:
+        scratch.mkdir(parents=True, exist_ok=True)
+        _remove_what_killed_runs_left(scratch)
+        return tempfile.TemporaryDirectory(prefix=_COPY, dir=scratch)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        return tempfile.TemporaryDirectory(prefix=_COPY)
 
 
 def _remove_what_killed_runs_left(scratch: Path) -> None:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_cannlm.agent.protocol import AgentStatus, Capabilities, GenerateRequest, Generation, Kind
-from pytest_cannlm.errors import CannlmError, EngineError, KVCacheOverflow, NotObservable, UsageError
+from pytest_cannlm.errors import CannlmError, EngineCrash, EngineError, KVCacheOverflow, NotObservable, UsageError
 from pytest_cannlm.harness.case import Case
 from pytest_cannlm.harness.rooms import EngineClient
 
@@ -121,8 +121,20 @@ class Run:
         """
         if not reuse_prefix:
             self.client.reset()
-        generation = self.client.generate(request)
         ids = self.tokenizer.encode(request.text)
+        try:
+            generation = self.client.generate(request)
+        except EngineError as error:
+            if len(ids) > self.context and not isinstance(error, EngineCrash):
+                raise KVCacheOverflow(
+                    f"the prompt does not fit the KV cache: {error.message}",
+                    field="kv_cache_max_len",
+                    found=f"{len(ids)} tokens",
+                    expected=f"at most {self.context}",
+                    remedy="Shorten the prompt, or build with a larger context",
+                    code="KV_CACHE_OVERFLOW",
+                ) from error
+            raise
         prompt, new = max(generation.prompt_tokens, len(ids)), len(generation.tokens)
         used = prompt + max(new - 1, 0)
         if used > self.context:

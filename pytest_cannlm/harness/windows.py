@@ -1,8 +1,8 @@
 """Which tokens a parity test compares, and how the engine is fed them.
 
 An engine can be right on short texts and wrong further back (a rotary table, a KV cache that grows), or right in
-prefill and wrong in decoding. So of the positions that are compared, a share lies at the end of the longest text that
-fits, and a share is fed one token at a time.
+prefill and wrong in decoding. So some of the positions that are compared lie at the end of the longest text that fits,
+and are fed one token at a time behind it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ _SHORT = 128
 """Positions of a piece of the standard text that is fed from an empty context."""
 _DEEPEST = 1024
 """Positions of the longest piece at most; reading further would take longer than all the rest of the comparison."""
-_DEEP_SHARE = 4
 _DECODED_SHARE = 16
 _MOST_DECODED = 32
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A window, and whether the engine is fed it as it decodes: one token at a time."""
+    """A window, and whether the engine is fed what is compared as it decodes: one token at a time."""
 
     window: Window
     decoded: bool = False
@@ -74,32 +73,36 @@ class Plan:
 def plan(run: Run, marker: Parity, tokenizer: Tokenizer) -> Plan:
     """What is compared.
 
-    The marker's prompts, each at least in part. Without them exactly ``marker.tokens`` positions: of the standard text
-    the end of the longest piece that fits the context, and a piece that is decoded; then what the body asked and got,
-    then short pieces of the standard text.
+    The marker's prompts, each at least in part and the last one's end decoded. Without them exactly ``marker.tokens``
+    positions: of the standard text the end of the longest piece that fits the context, decoded; then what the body
+    asked and got, then short pieces of the standard text.
 
-    :raises UsageError: a prompt has nothing to compare.
+    :raises UsageError: a prompt has nothing to compare, or the standard text has fewer positions than asked for.
     """
     if marker.prompts is not None:
         return _prompts(marker.prompts, marker.tokens, run.context, tokenizer)
     ids = tokenizer.encode(standard_text(), special=False)
     prefix = ids[:1] if tokenizer.spec.add_bos else []
     text = ids[len(prefix) :]
-    decoded = min(_MOST_DECODED, marker.tokens // _DECODED_SHARE)
+    if marker.tokens >= len(text):
+        raise UsageError(
+            "the standard text has fewer positions than the comparison asks for",
+            field="tokens",
+            found=marker.tokens,
+            expected=f"at most {len(text) - 1}",
+        )
     longest = min(run.context - len(prefix), len(text) - 1, _DEEPEST)
-    deep = min(marker.tokens // _DEEP_SHARE, longest)
+    decoded = min(_MOST_DECODED, marker.tokens // _DECODED_SHARE, longest)
     own = [[*tokenizer.encode(asked.prompt), *asked.generation.tokens] for asked in run.asked]
-    windows, cut = _in_order(own, marker.tokens - deep - decoded, run.context)
-    left = marker.tokens - deep - decoded - sum(len(window.targets) for window in windows)
+    windows, cut = _in_order(own, marker.tokens - decoded, run.context)
+    left = marker.tokens - decoded - sum(len(window.targets) for window in windows)
     if left:
         length = min(_SHORT, run.context - len(prefix))
         windows += cut_windows(text, positions=left, length=length, prefix=prefix)
     pieces = [Piece(window) for window in windows]
     if decoded:
-        pieces += [Piece(one, decoded=True) for one in cut_windows(text, positions=decoded, prefix=prefix)]
-    if deep:
-        first, targets = len(prefix) + longest - deep, text[longest - deep + 1 : longest + 1]
-        pieces.append(Piece(Window((*prefix, *text[:longest]), first, tuple(targets))))
+        first, targets = len(prefix) + longest - decoded, text[longest - decoded + 1 : longest + 1]
+        pieces.append(Piece(Window((*prefix, *text[:longest]), first, tuple(targets)), decoded=True))
     return Plan(tuple(pieces), texts=len(own), cut=cut)
 
 
@@ -120,7 +123,15 @@ def _prompts(prompts: Sequence[str], positions: int, context: int, tokenizer: To
             )
         windows.append(window)
         cut += len(window.targets) < len(ids) - 1
-    return Plan(tuple(map(Piece, windows)), texts=len(prompts), cut=cut)
+    *others, last = windows
+    return Plan((*map(Piece, others), *_decoded_at_its_end(last)), texts=len(prompts), cut=cut)
+
+
+def _decoded_at_its_end(window: Window) -> list[Piece]:
+    """The window as one piece for its beginning and one, decoded, for its end."""
+    first = len(window.tokens) - min(_MOST_DECODED, len(window.tokens))
+    end = Piece(Window(window.tokens, first, window.targets[first:]), decoded=True)
+    return [Piece(Window(window.tokens[:first], 0, window.targets[:first])), end] if first else [end]
 
 
 def _in_order(texts: Sequence[Sequence[int]], positions: int, context: int) -> tuple[list[Window], int]:

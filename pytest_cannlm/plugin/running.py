@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -151,7 +152,10 @@ def refuse_fixtures_without_marker(item: pytest.Item) -> None:
     """Fail a test that took a fixture of ours but has no ``npu`` marker: nothing stood behind it."""
     from pytest_cannlm.fixtures import fixture_types
 
-    taken = [name for name, value in getattr(item, "funcargs", {}).items() if isinstance(value, fixture_types())]
+    # what only stands in its closure, as with an autouse fixture of a project, is not what the test is about
+    asked = inspect.signature(getattr(item, "function", lambda: None)).parameters
+    values = getattr(item, "funcargs", {})
+    taken = [name for name in asked if isinstance(values.get(name), fixture_types())]
     if taken:
         pytest.fail(
             f"UsageError: the test uses {', '.join(taken)} but has no npu marker, so nothing was tested. "

@@ -103,11 +103,14 @@ class DecoderSession:
     def evaluate(self, ids: Sequence[int], first: int = 0, step: int | None = None) -> Iterator[Float32]:
         """Teacher-forced: append ``ids``, yield logits [n, vocabulary] of positions ``first``.. chunk by chunk.
 
-        ``step`` positions are fed at a time, by default those of a prefill step; 1 goes the way of decoding.
+        From ``first`` on ``step`` positions are fed at a time, by default those of a prefill step; 1 is decoding.
         """
-        size = step or self._chunk
-        for start in range(0, len(ids), size):
-            piece = ids[start : start + size]
+        if step:
+            yield from self.evaluate(ids[:first], first)
+            pieces = [(start, ids[start : start + step]) for start in range(first, len(ids), step)]
+        else:
+            pieces = [(start, ids[start : start + self._chunk]) for start in range(0, len(ids), self._chunk)]
+        for start, piece in pieces:
             wanted = np.arange(max(first - start, 0), len(piece), dtype=np.int64)
             rows = self._step(piece, wanted)
             if len(wanted):

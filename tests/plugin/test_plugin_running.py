@@ -191,7 +191,7 @@ def test_prompts_that_were_cut_are_named_although_the_test_passes(npu_tests, pyt
     )
     result = pytester.runpytest("--npu-report=report.json")
     result.assert_outcomes(passed=1)
-    said = "compared 4 positions down to depth 2, 0 of them decoded; 2 of 2 texts were cut"
+    said = "compared 4 positions down to depth 2, 2 of them decoded; 2 of 2 texts were cut"
     (verdict,) = records_of(pytester)["test_it.py::test_it"]["verdicts"]
     assert said in verdict["reason"]
     assert verdict["figure"]["detail"]["texts_cut"] == 2
@@ -619,3 +619,9 @@ def test_the_policy_for_inconclusive_verdicts_holds_for_parity_too(npu_tests, py
     result = pytester.runpytest(f"--npu-inconclusive={policy}")
     result.assert_outcomes(**{outcome: 1})
     assert result.outlines[-1] == "NPU: 1 tests: 1 inconclusive"
+
+
+def test_an_autouse_fixture_that_takes_npu_leaves_plain_tests_alone(npu_tests, pytester):
+    own = "import pytest\n@pytest.fixture(autouse=True)\ndef clean(npu): yield\ndef test_plain(): ...\n"
+    npu_tests(own + NPU + TEST)
+    pytester.runpytest().assert_outcomes(passed=2)

@@ -417,9 +417,10 @@ def test_times_that_cannot_be_asked_for(name: str, value: object) -> None:
     assert (failure.value.field, failure.value.found) == (name, repr(value))
 
 
-def test_no_logits_at_all_is_an_error(agent: AgentClient) -> None:
-    with pytest.raises(DeviceError, match="another amount of logits"):
-        agent.logits([1, 2], first=2)
+@pytest.mark.parametrize("first", [-1, 2])
+def test_positions_that_do_not_exist_are_refused(agent: AgentClient, first: int) -> None:
+    with pytest.raises(UsageError, match="0 to 1"):
+        agent.logits([1, 2], first=first)
 
 
 def test_a_worker_that_was_killed_between_calls_is_a_crash(agent: AgentClient, tmp_path: Path) -> None:

@@ -51,10 +51,8 @@ def test_exactly_so_many_positions_are_compared(tokenizer, tokens, asked):
 def test_the_end_of_the_cache_and_decoding_are_among_them_whatever_the_body_asked(tokenizer, asked):
     found = plan(run(asked), Parity(), tokenizer)
     assert (found.depth, found.decoded) == (256, 32)
-    deep = max((piece.window for piece in found.pieces), key=lambda window: len(window.tokens))
-    assert len(deep.targets) >= 128
     (decoded,) = [piece.window for piece in found.pieces if piece.decoded]
-    assert decoded.first == 0
+    assert (len(decoded.tokens), decoded.first) == (256, 224)
     assert "compared 512 positions down to depth 256, 32 of them decoded" in str(found)
 
 
@@ -91,6 +89,19 @@ def test_a_prompt_with_nothing_to_compare_is_an_error(tokenizer):
     plain = Tokenizer(replace(tokenizer.spec, chat_template=None))
     with pytest.raises(UsageError, match="a prompt has no position to compare"):
         plan(run(), Parity(prompts=("One two", "a")), plain)
+
+
+def test_the_last_prompts_end_is_decoded(tokenizer):
+    found = plan(run(), Parity(tokens=300, prompts=("One two", "three " * 40)), tokenizer)
+    *_, beginning, end = found.pieces
+    assert (beginning.decoded, end.decoded) == (False, True)
+    assert (end.positions, end.window.first) == (32, beginning.positions)
+    assert end.window.tokens[: end.window.first] == beginning.window.tokens
+
+
+def test_more_tokens_than_the_standard_text_has_are_refused_by_their_number(tokenizer):
+    with pytest.raises(UsageError, match="100000"):
+        plan(run(), Parity(tokens=100_000), tokenizer)
 
 
 def test_few_tokens_cut_the_bodys_own_text(tokenizer):
