@@ -172,7 +172,7 @@ def unused_plugin() -> Measured:
             return -(once("-p", "no:cannlm") - once())
 
         added_in_pair(0)
-        added = statistics.median(map(added_in_pair, range(30)))
+        added = statistics.median(map(added_in_pair, range(50)))
     return Measured(added / UNUSED_LIMIT_MS, added, "ms")
 
 
