@@ -27,6 +27,8 @@ MODEL = "smollm2-135m"
 QUESTION = "What is the capital of France?"
 BUILD_LIMIT_S = 20
 UNUSED_LIMIT_MS = 15
+GATE_LIMIT_MS = 5
+GATE_LIMIT_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -176,10 +178,88 @@ def unused_plugin() -> Measured:
     return Measured(added / UNUSED_LIMIT_MS, added, "ms")
 
 
+def write_large_package(folder: Path) -> tuple[int, int]:
+    """A package whose weights (a hole) take 4 GiB and whose MODEL_DEF takes more than 4 MB; bytes of both."""
+    from pytest_cannlm.container.core import open_container
+    from pytest_cannlm.container.kirin import write_simulated_omc
+    from pytest_cannlm.container.modeldef import TensorIO
+
+    vocab, hidden, context, weight_bytes = 151_936, 4096, 2048, 4 << 30
+    cache = [TensorIO(f"past_{kind}_in{layer}", "float16", (context, 8, 1, 128))
+             for layer in range(36) for kind in ("key", "value")]  # fmt: skip
+    filler = [TensorIO(f"{number:04096d}", "float16", (1, 1)) for number in range(400)]  # long names make it large
+    model = folder / "large.omc"
+    write_simulated_omc(
+        model, name="large", chip="KirinX90", build_version="6.1.1.0", runtime_graph=b"",
+        inputs=[TensorIO("input_embed", "int8", (1, -1, hidden)), *cache, *filler],
+        outputs=[TensorIO("lm_logits", "float", (1, -1, vocab))], weight_size=weight_bytes,
+    )  # fmt: skip
+    llm = {
+        "bos_token_id": 1, "eos_token_id": 2, "kv_cache_max_len": context, "num_attention_heads": 32,
+        "num_attention_kv_heads": 8, "num_attention_head_dims": 128, "num_hidden_layers": 36, "prefill_len": 64,
+        "decode_len": 1, "vocab_size": vocab, "max_io_tokens": 2 * context, "hidden_size": hidden,
+        "embedding_weights": "large.embedding_weights", "embedding_dequant_scale": "large.embedding_dequant_scale",
+        "embedding_input_type": "int8",
+    }  # fmt: skip
+    executor = {
+        "version": 1, "llm_config": llm, "tokenizer": {"type": "bpe", "path": "tokenizer.json"},
+        "autoregressive": {"model_path": model.name, "weight_path": "./"},
+    }  # fmt: skip
+    sizes = {
+        "SubGraph_0.weight": weight_bytes, llm["embedding_weights"]: vocab * hidden,
+        llm["embedding_dequant_scale"]: vocab * 4, "tokenizer.json": 11_000_000, "context.json": 500,
+    }  # fmt: skip
+    for name, size in sizes.items():
+        with Path(folder, str(name)).open("wb") as file:
+            file.truncate(size)
+    Path(folder, "executor.json").write_text(json.dumps(executor, indent=1), encoding="utf-8")
+    return sum(sizes.values()), open_container(model).partitions[0].size
+
+
+def at_the_gate(rounds: int = 101) -> tuple[Any, float, float, str]:
+    """The gate's decision on a 4 GiB package, its ms, the ms of one open and stat, and what the package is."""
+    from pytest_cannlm.compat.gate import Target, decide
+
+    target = Target(chip="KirinX90", cann="6.1.1.0", simulated=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        total, model_def = write_large_package(folder)
+
+        def gate() -> float:
+            return decide(folder, target).ms
+
+        def open_and_stat() -> float:
+            began = time.perf_counter()
+            with (folder / "large.omc").open("rb"):
+                (folder / "large.omc").stat()
+            return 1000 * (time.perf_counter() - began)
+
+        ours, least = alternating(rounds, gate, open_and_stat)
+        decision = decide(folder, target)
+    if decision.answer != "load":
+        raise RuntimeError(decision.explain())
+    return decision, ours, least, f"a package of {total / 2**30:.1f} GiB, MODEL_DEF {model_def / 1e6:.1f} MB"
+
+
+def gate_time() -> Measured:
+    """What the gate takes for a 4 GiB package, beside one open and stat of its model file."""
+    _, ours, least, package = at_the_gate()
+    beside = f"ms ({package}; one open and stat takes {least:.3f} ms)"
+    return Measured(ours / GATE_LIMIT_MS, ours, beside)
+
+
+def gate_bytes() -> Measured:
+    """Bytes that the gate reads of a 4 GiB package."""
+    decision, _, _, package = at_the_gate(rounds=1)
+    return Measured(decision.bytes_read / GATE_LIMIT_BYTES, decision.bytes_read, f"bytes read of {package}")
+
+
 BENCHES = (
     Bench("decode", 1.4, "higher", "float32 decode of the same model", faithful_decode),
     Bench("python-share", 0.05, "lower", "the whole decode step", python_share),
     Bench("build", 1.0, "lower", f"{BUILD_LIMIT_S} s on 2 cores", whole_build),
+    Bench("gate", 1.0, "lower", f"{GATE_LIMIT_MS} ms", gate_time),
+    Bench("gate-bytes", 1.0, "lower", f"{GATE_LIMIT_BYTES} bytes", gate_bytes),
     Bench("unused-plugin", 1.0, "lower", f"{UNUSED_LIMIT_MS} ms over bare pytest", unused_plugin),
 )
 

@@ -9,8 +9,10 @@ from typing import BinaryIO, Protocol
 
 from pytest_cannlm.errors import ContainerError
 
-READ_AHEAD = 512
-"""Small reads fetch this much, so that neighbouring protobuf fields cost one read."""
+LEAST_AHEAD, MOST_AHEAD = 32, 512
+"""Small reads fetch more than they ask for, so that neighbouring protobuf fields cost one read: little after a jump,
+which most often skips a payload to see the next field's head, and more with every read that goes on where the last ended.
+"""
 
 
 class Source(Protocol):
@@ -59,6 +61,7 @@ class FileSource:
         self._depth = 0
         self._window = b""
         self._window_start = 0
+        self._ahead = LEAST_AHEAD
         try:
             status = path.stat()
         except OSError as error:
@@ -101,7 +104,9 @@ class FileSource:
         start = offset - self._window_start
         if start >= 0 and start + count <= len(self._window):
             return self._window[start : start + count]
-        ahead = min(max(count, READ_AHEAD), self._size - offset)
+        goes_on = 0 <= start <= len(self._window)
+        self._ahead = min(2 * self._ahead, MOST_AHEAD) if goes_on else LEAST_AHEAD
+        ahead = min(max(count, self._ahead), self._size - offset)
         if self.limit is not None:
             left = self.limit - self.bytes_read
             if count > left:

@@ -739,7 +739,7 @@ def test_weight_size_beyond_the_read_limit_is_unknown(tmp_path: Path) -> None:
 
 
 def test_attributes_beyond_the_read_limit_are_unknown(tmp_path: Path) -> None:
-    many = {f"a{i}": "x" * 400 for i in range(2000)}
+    many = {f"a{i}": "x" * 40 for i in range(4000)}
     path = write_omc(tmp_path / "m.omc", extra_attrs=many)
     decision = decide(path, SIM)
     assert_refused(decision, "OM_READ_LIMIT", "65536")
