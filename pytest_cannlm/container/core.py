@@ -6,14 +6,16 @@ before it is bounded. Standard library only; valid for Python 3.10: this module 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import TypeVar
 
-from pytest_cannlm.container import graph, modelattrs, taskinfo
-from pytest_cannlm.container.graph import GraphInput, GraphOutput
+from pytest_cannlm.container import graph, inoutinfo, modelattrs, taskinfo
+from pytest_cannlm.container.inoutinfo import InOutInfo
 from pytest_cannlm.container.layout import (
     KIRIN_COMPILED,
     MODEL_DEF,
+    MODEL_INOUT_INFO,
     SIMULATED_MARK,
     TASK_INFO,
     WEIGHTS_DATA,
@@ -25,17 +27,23 @@ from pytest_cannlm.container.layout import (
 )
 from pytest_cannlm.container.modelattrs import AttributeValue
 from pytest_cannlm.container.partitions import PartitionEntry, read_partitions
-from pytest_cannlm.container.source import FileSource
+from pytest_cannlm.container.source import CountedSource, FileSource, PartSource, Source
 from pytest_cannlm.container.validate import check_length, notes_on, read_header
 from pytest_cannlm.container.wire import WireError
 from pytest_cannlm.errors import ContainerError
+
+T = TypeVar("T")
 
 
 class Container:
     """An opened container. It holds no file handle: every read opens the file, counts its bytes, and closes it."""
 
     def __init__(
-        self, source: FileSource, header: Header, models: tuple[tuple[PartitionEntry, ...], ...], notes: tuple[str, ...]
+        self,
+        source: CountedSource,
+        header: Header,
+        models: tuple[tuple[PartitionEntry, ...], ...],
+        notes: tuple[str, ...],
     ):
         self._source = source
         self.header = header
@@ -100,64 +108,90 @@ class Container:
         compiled = self.dialect == "kirin" and self.header.modeltype == KIRIN_COMPILED
         return compiled and not any(entry.type == WEIGHTS_DATA and entry.size for entry in self.partitions)
 
-    def find(self, kind: int) -> PartitionEntry | None:
-        """The first partition of that type in model 0, None if there is none."""
-        return next((entry for entry in self.partitions if entry.type == kind), None)
+    def find(self, kind: int, model: int = 0) -> PartitionEntry | None:
+        """The first partition of that type in a model, None if there is none."""
+        return next((entry for entry in self.models[model] if entry.type == kind), None)
 
     def read(self, entry: PartitionEntry) -> bytes:
         """All bytes of a partition."""
         with self._source as source:
             return source.at(entry.start, entry.size) if entry.size else b""
 
+    def scan(self, entry: PartitionEntry, read: Callable[[Source, int, int], T]) -> T:
+        """What ``read(source, start, end)`` makes of a partition without having all of it in memory."""
+        with self._source as source:
+            return read(source, entry.start, entry.end)
+
+    def has_model_def(self, model: int = 0) -> bool:
+        """Whether a model has a MODEL_DEF; a bundle or a model for a small executor can be without."""
+        return self._model_def(model) is not None
+
+    def read_model_def(self, read: Callable[[Source, int, int], T], model: int = 0) -> T:
+        """What ``read(source, start, end)`` makes of the MODEL_DEF of a model.
+
+        Raises ``ContainerError`` OM_MODEL_DEF_UNREADABLE where there is none, or for a ``WireError`` of ``read``.
+        """
+        entry = self._model_def(model)
+        if entry is None:
+            raise ContainerError(
+                "this kind of container has no MODEL_DEF to read attributes from",
+                file=self.path,
+                found=self.model_type_name,
+                code="OM_MODEL_DEF_UNREADABLE",
+            )
+        try:
+            return self.scan(entry, read)
+        except WireError as error:
+            raise ContainerError(
+                f"MODEL_DEF of model {entry.model} ({entry.size} bytes) is not readable: {error}",
+                file=self.path,
+                field="MODEL_DEF",
+                remedy="Convert the model again",
+                code="OM_MODEL_DEF_UNREADABLE",
+            ) from error
+
     def attributes(
-        self, names: Collection[str] | None = None, *, max_value: int = modelattrs.MAX_VALUE
+        self, names: Collection[str] | None = None, *, max_value: int = modelattrs.MAX_VALUE, model: int = 0
     ) -> dict[str, AttributeValue]:
-        """Top-level attributes of model 0: text as str, other bytes as bytes, numbers, booleans, lists of them.
+        """Top-level attributes of a model: text as str, other bytes as bytes, numbers, booleans, lists of them.
 
         The graph is seeked past, as is every value longer than ``max_value`` bytes; such attributes and attributes of
         other kinds (tensors, graphs) are left out. ``names`` restricts the answer, and the reading, to some of them.
         Raises ``ContainerError`` OM_MODEL_DEF_UNREADABLE.
         """
-        entry = self._model_def()
-        with self._source as source:
-            try:
-                return modelattrs.read_attributes(source, entry.start, entry.end, names=names, max_value=max_value)
-            except WireError as error:
-                raise self._unreadable(entry, str(error)) from error
+        return self.read_model_def(
+            lambda source, start, end: modelattrs.read_attributes(source, start, end, names=names, max_value=max_value),
+            model,
+        )
 
     def external_weight_size(self) -> int | None:
         """Bytes that the compiled graph expects in its external weight file; None where the graph does not say."""
-        entry = self._model_def()
-        with self._source as source:
-            try:
-                return modelattrs.read_graphop_weight_size(source, entry.start, entry.end)
-            except WireError as error:
-                raise self._unreadable(entry, str(error)) from error
+        return self.read_model_def(modelattrs.read_graphop_weight_size)
 
     def input_shape(self, name: str) -> tuple[int, ...] | None:
         """Shape that the main graph declares for one input (-1 = dynamic); None where it has no such input.
 
         Stops reading where it is found. Raises ``ContainerError`` OM_MODEL_DEF_UNREADABLE.
         """
-        entry = self._model_def()
-        with self._source as source:
-            try:
-                return graph.read_input_shape(source, entry.start, entry.end, name)
-            except WireError as error:
-                raise self._unreadable(entry, str(error)) from error
+        return self.read_model_def(lambda source, start, end: graph.read_input_shape(source, start, end, name))
 
-    def inputs_outputs(self) -> tuple[tuple[GraphInput, ...], tuple[GraphOutput, ...]]:
-        """Inputs and outputs of model 0 by its main graph; reads every op's head. OM_MODEL_DEF_UNREADABLE if broken."""
-        entry = self._model_def()
-        nodes = self.attributes((graph.OUT_NODES,)).get(graph.OUT_NODES)
-        out_nodes = [node for node in nodes if isinstance(node, str)] if isinstance(nodes, list) else []
+    def inout_info(self, model: int = 0) -> InOutInfo | None:
+        """The record of inputs and outputs that converters for Ascend write since CANN 7; None if there is none.
+
+        Raises ``ContainerError`` OM_BAD_TLV.
+        """
+        entry = self.find(MODEL_INOUT_INFO, model) if self.dialect == "ascend" else None
+        if entry is None or not entry.size:
+            return None
         with self._source as source:
             try:
-                return graph.read_inputs_outputs(
-                    source, entry.start, entry.end, dialect=self.dialect, out_nodes=out_nodes
-                )
-            except WireError as error:
-                raise self._unreadable(entry, str(error)) from error
+                return inoutinfo.read_inout_info(source, entry.start, entry.size)
+            except inoutinfo.InOutInfoError as error:
+                raise self._bad_tlv(entry, str(error)) from error
+
+    def nested(self, start: int, size: int) -> Container:
+        """The container inside this one at ``start``, as in a flow or a bundle; raises as ``open_container`` does."""
+        return open_source(PartSource(self._source, start, size))
 
     def task_sections(self) -> tuple[tuple[int, int], ...]:
         """(type, length) of the records of a Kirin TASK_INFO; empty where it is no record list.
@@ -192,25 +226,8 @@ class Container:
             return None
         return self.find(TASK_INFO)
 
-    def _model_def(self) -> PartitionEntry:
-        entry = next((entry for entry in self.partitions if entry.type == MODEL_DEF and entry.size), None)
-        if entry is None:
-            raise ContainerError(
-                "this kind of container has no MODEL_DEF to read attributes from",
-                file=self.path,
-                found=self.model_type_name,
-                code="OM_MODEL_DEF_UNREADABLE",
-            )
-        return entry
-
-    def _unreadable(self, entry: PartitionEntry, reason: str) -> ContainerError:
-        return ContainerError(
-            f"MODEL_DEF of model {entry.model} ({entry.size} bytes) is not readable: {reason}",
-            file=self.path,
-            field="MODEL_DEF",
-            remedy="Convert the model again",
-            code="OM_MODEL_DEF_UNREADABLE",
-        )
+    def _model_def(self, model: int) -> PartitionEntry | None:
+        return next((entry for entry in self.models[model] if entry.type == MODEL_DEF and entry.size), None)
 
     def _bad_tlv(self, entry: PartitionEntry, reason: str) -> ContainerError:
         return ContainerError(
@@ -233,7 +250,7 @@ def open_container(path: str | Path, *, read_limit: int | None = None) -> Contai
     return open_source(FileSource(Path(path), limit=read_limit))
 
 
-def open_source(source: FileSource) -> Container:
+def open_source(source: CountedSource) -> Container:
     """:func:`open_container` for a caller that counts the bytes itself, those of a failed attempt too."""
     with source:
         header = read_header(source)

@@ -23,14 +23,19 @@ TAIL_A2 = struct.Struct("<I20sB3sQBB62s")
 TAIL_V1 = struct.Struct("<20sBB2sII16s52s")  # K; A1 keeps platform_version and platform_type in the same place
 
 MODEL_DEF, WEIGHTS_DATA, TASK_INFO = 0, 1, 2
-PRE_MODEL_DESC, BUNDLE_MODEL_INFO = 20, 24
+FLOW_MODEL, FLOW_SUBMODEL, MODEL_INOUT_INFO = 6, 7, 8
+PRE_MODEL_DESC, BUNDLE_MODEL_INFO, BUNDLE_MODEL_VAR_INFO = 20, 24, 25
+NANO_TYPES = {9, 10, 11}
+EXECUTOR_TYPES = NANO_TYPES | {20, 21, 22, 23}
+"""Ascend partitions for the small executors (nano, exeom), whose files align table and partitions to 8 bytes."""
+
 RUNTIME_GRAPH = 200
 """Our own Kirin partition type: the graph that the simulated NPU runs. Vendor readers skip every type above 8."""
 
 FLOW, LITE, BUNDLE = 3, 4, 5
 """Ascend model types with a table of their own kind."""
 
-KIRIN_COMPILED = 4
+KIRIN_PORTABLE, KIRIN_COMPILED = 3, 4
 
 EXTERNAL_WEIGHT_FILE = "SubGraph_0.weight"
 """Where a compiled Kirin model keeps weights outside; the name is fixed, so two models need two folders."""
@@ -155,6 +160,10 @@ class HeaderFields:
     multi_shape_gears: int = 0
     custom_lib_info: bytes = b""
 
+    def is_ascend_type(self, number: int) -> bool:
+        """Layout A2 with that model type."""
+        return self.layout == "A2" and self.modeltype == number
+
     def pack(self, payload: int) -> bytes:
         """The 256 bytes for a payload of that many bytes; ``ValueError`` for a byte field that is too long."""
         for label, limit in BYTE_FIELDS.items():
@@ -182,7 +191,7 @@ class HeaderFields:
                 self.platform_version,
                 self.platform_type,
                 self.pad,
-                payload if wide else 0,
+                self._model_length(payload) if wide else 0,
                 self.need_check_os_cpu_info,
                 self.is_unknow_model,
                 self.reserved,
@@ -197,6 +206,10 @@ class HeaderFields:
             self.custom_lib_info,
             self.reserved,
         )
+
+    def _model_length(self, payload: int) -> int:
+        """A bundle counts its header in."""
+        return payload + HEADER_BYTES if self.is_ascend_type(BUNDLE) else payload
 
 
 @dataclass(frozen=True)
@@ -239,10 +252,6 @@ class Header(HeaderFields):
     def several_models(self) -> bool:
         """The file holds more than one model, or one for several shapes."""
         return self.multi_model or self.model_num > 1 or self.multi_shape_gears > 1
-
-    def is_ascend_type(self, number: int) -> bool:
-        """Layout A2 with that model type."""
-        return self.layout == "A2" and self.modeltype == number
 
 
 def parse_header(raw: bytes) -> Header:

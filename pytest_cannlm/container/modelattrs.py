@@ -7,24 +7,22 @@ i 3, f 4, b 5, bt 7, dt 15. ListValue: s 2, i 3, f 4, b 5, bt 7, dt 12. Valid fo
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from pytest_cannlm.container.source import Source
-from pytest_cannlm.container.wire import BYTES, FIXED32, VARINT, Field, WireError, fields, varints
+from pytest_cannlm.container.wire import BYTES, FIXED32, VARINT, Field, Walk, WireError
 
 Scalar = str | bytes | int | float | bool
 AttributeValue = Scalar | list[Scalar]
 
 MAX_VALUE = 64 * 1024
 """Longer values are no facts about a model but data (kernels, tables); they are left out."""
-MAX_TOTAL = 4 * 1024 * 1024
-"""All values of one answer together."""
-MAX_FIELDS = 1 << 16
-"""More top-level fields than any model has; bounds the walk over a damaged file."""
+MAX_TOTAL = 1024 * 1024
+"""All values of one answer together; as a list of numbers they take up to forty times as much memory."""
 MAX_KEY = 1024
 
 MODEL_GRAPH, MODEL_ATTR = 7, 11
-GRAPH_OP, OP_TYPE, OP_ATTR = 6, 2, 10
+GRAPH_OP, OP_NAME, OP_TYPE, OP_ATTR = 6, 1, 2, 10
 ATTR_LIST, ATTR_S, ATTR_I, ATTR_F, ATTR_B, ATTR_BT, ATTR_DT = 1, 2, 3, 4, 5, 7, 15
 LIST_S, LIST_I, LIST_F, LIST_B, LIST_BT, LIST_DT = 2, 3, 4, 5, 7, 12
 
@@ -37,16 +35,17 @@ def read_attributes(
     """Attributes of the ModelDef at ``start..end``; :class:`WireError` if it is none or has no graph."""
     found: dict[str, AttributeValue] = {}
     graphs = total = 0
-    for part in _bounded(fields(source, start, end)):
+    walk = Walk(source)
+    for part in walk.fields(start, end):
         if part.number == MODEL_GRAPH and part.wire_type == BYTES:
             graphs += 1
         if part.number != MODEL_ATTR or part.wire_type != BYTES:
             continue
-        key, value_at = read_map_entry(source, part)
+        key, value_at = read_map_entry(walk, part)
         if value_at is None or (names is not None and key not in names):
             continue
         total += value_at.size if value_at.size <= max_value else 0
-        value = read_value(source, value_at, max_value) if total <= MAX_TOTAL else None
+        value = read_value(walk, value_at, max_value) if total <= MAX_TOTAL else None
         found.pop(key, None)  # the last of two equal keys wins, even if it is one that is left out
         if value is not None:
             found[key] = value
@@ -57,36 +56,37 @@ def read_attributes(
 
 def read_graphop_weight_size(source: Source, start: int, end: int) -> int | None:
     """graphop_weight_size of the main graph's first GraphOp; a model with weights outside has exactly one."""
-    graph = next((part for part in _bounded(fields(source, start, end)) if part.number == MODEL_GRAPH), None)
+    walk = Walk(source)
+    graph = next((part for part in walk.fields(start, end) if part.number == MODEL_GRAPH), None)
     if graph is None or graph.wire_type != BYTES:
         return None
-    for op in fields(source, graph.start, graph.end):
+    for op in walk.fields(graph.start, graph.end):
         if op.number == GRAPH_OP and op.wire_type == BYTES:
-            size = _weight_size_of(source, op)
+            size = _weight_size_of(walk, op)
             if size is not None:
                 return size
     return None
 
 
-def read_map_entry(source: Source, entry: Field) -> tuple[str, Field | None]:
+def read_map_entry(walk: Walk, entry: Field) -> tuple[str, Field | None]:
     """Key and value field of a map<string, ...> entry; a key that is no text or is too long reads as ''."""
     key, value = "", None
-    for part in fields(source, entry.start, entry.end):
+    for part in walk.fields(entry.start, entry.end):
         if part.number == 1 and part.wire_type == BYTES and part.size <= MAX_KEY:
-            key = source.at(part.start, part.size).decode("utf-8", errors="replace")
+            key = walk.raw(part).decode("utf-8", errors="replace")
         elif part.number == 2 and part.wire_type == BYTES:
             value = part
     return key, value
 
 
-def read_value(source: Source, attribute: Field, max_value: int) -> AttributeValue | None:
+def read_value(walk: Walk, attribute: Field, max_value: int) -> AttributeValue | None:
     """The value of an AttrDef; None if it is of a kind that is left out."""
     value: AttributeValue | None = None
-    for part in fields(source, attribute.start, attribute.end):
+    for part in walk.fields(attribute.start, attribute.end):
         if part.number == ATTR_LIST and part.wire_type == BYTES:
-            value = _read_list(source, part) if part.size <= max_value else None
+            value = _read_list(walk, part) if part.size <= max_value else None
         else:
-            value = _read_scalar(source, part, max_value, _ATTR_KINDS)
+            value = _read_scalar(walk, part, max_value, _ATTR_KINDS)
     return value
 
 
@@ -94,56 +94,49 @@ _ATTR_KINDS = {ATTR_S: "text", ATTR_BT: "bytes", ATTR_I: "int", ATTR_DT: "int", 
 _LIST_KINDS = {LIST_S: "text", LIST_BT: "bytes", LIST_I: "int", LIST_DT: "int", LIST_F: "float", LIST_B: "bool"}
 
 
-def _read_scalar(source: Source, part: Field, max_value: int, kinds: dict[int, str]) -> Scalar | None:
+def _read_scalar(walk: Walk, part: Field, max_value: int, kinds: dict[int, str]) -> Scalar | None:
     kind = kinds.get(part.number)
     if kind in ("text", "bytes") and part.wire_type == BYTES and part.size <= max_value:
-        raw = source.at(part.start, part.size) if part.size else b""
+        raw = walk.raw(part)
         return _text(raw) if kind == "text" else raw
     if kind in ("int", "bool") and part.wire_type == VARINT:
         return bool(part.value) if kind == "bool" else part.signed
     if kind == "float" and part.wire_type == FIXED32:
-        number: float = struct.unpack("<f", source.at(part.start, 4))[0]
+        number: float = struct.unpack("<f", walk.raw(part))[0]
         return number
     return None
 
 
-def _read_list(source: Source, part: Field) -> list[Scalar]:
+def _read_list(walk: Walk, part: Field) -> list[Scalar]:
     values: list[Scalar] = []
-    for item in fields(source, part.start, part.end):
+    for item in walk.fields(part.start, part.end):
         kind = _LIST_KINDS.get(item.number)
         if item.wire_type == BYTES and kind in ("int", "bool"):
-            values += [bool(v.value) if kind == "bool" else v.signed for v in varints(source, item)]
+            values += [bool(v.value) if kind == "bool" else v.signed for v in walk.varints(item)]
         elif item.wire_type == BYTES and kind == "float":
             if item.size % 4:
                 raise WireError(f"{item.size} bytes of packed floats at offset {item.start}")
-            values += struct.unpack(f"<{item.size // 4}f", source.at(item.start, item.size))
+            values += struct.unpack(f"<{item.size // 4}f", walk.raw(item))
         else:
-            scalar = _read_scalar(source, item, part.size, _LIST_KINDS)
+            scalar = _read_scalar(walk, item, part.size, _LIST_KINDS)
             if scalar is not None:
                 values.append(scalar)
     return values
 
 
-def _weight_size_of(source: Source, op: Field) -> int | None:
+def _weight_size_of(walk: Walk, op: Field) -> int | None:
     size = None
-    for part in fields(source, op.start, op.end):
+    for part in walk.fields(op.start, op.end):
         if part.wire_type != BYTES:
             continue
-        if part.number == OP_TYPE and (part.size != 7 or source.at(part.start, 7) != b"GraphOp"):
+        if part.number == OP_TYPE and (part.size != 7 or walk.raw(part) != b"GraphOp"):
             return None
         if part.number == OP_ATTR:
-            key, value_at = read_map_entry(source, part)
+            key, value_at = read_map_entry(walk, part)
             if key == GRAPHOP_WEIGHT_SIZE and value_at is not None:
-                value = read_value(source, value_at, MAX_KEY)
+                value = read_value(walk, value_at, MAX_KEY)
                 size = value if isinstance(value, int) else None
     return size
-
-
-def _bounded(parts: Iterator[Field]) -> Iterator[Field]:
-    for count, part in enumerate(parts):
-        if count >= MAX_FIELDS:
-            raise WireError(f"more than {MAX_FIELDS} fields")
-        yield part
 
 
 def _text(raw: bytes) -> str | bytes:

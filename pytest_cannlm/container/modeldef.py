@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_cannlm.container import wire
-from pytest_cannlm.container.graph import DTYPE_NAMES
+from pytest_cannlm.container.dtypes import PROTO_DTYPES
 from pytest_cannlm.container.modelattrs import GRAPHOP_WEIGHT_SIZE, MODEL_ATTR
 from pytest_cannlm.container.source import BytesSource
 
-DTYPES = {name: number for number, name in enumerate(DTYPE_NAMES) if 1 <= number <= 12}
+DTYPES = {name: number for number, name in enumerate(PROTO_DTYPES) if 1 <= number <= 12}
 """Numbers of the data types that the Kirin schema has."""
 
 ITEM_BYTES = {
@@ -106,11 +106,11 @@ def replace_attributes(model_def: bytes, attrs: Mapping[str, Attribute]) -> byte
 
     Attributes that it does not have are appended. Raises ``wire.WireError`` if it is no protobuf message.
     """
-    source = BytesSource(model_def)
+    walk = wire.Walk(BytesSource(model_def))
     kept: list[bytes] = []
     position = 0
-    for part in wire.fields(source, 0, len(model_def)):
-        if not (part.number == MODEL_ATTR and part.wire_type == wire.BYTES and _key_of(source, part) in attrs):
+    for part in walk.fields(0, len(model_def)):
+        if not (part.number == MODEL_ATTR and part.wire_type == wire.BYTES and _key_of(walk, part) in attrs):
             kept.append(model_def[position : part.end])
         position = part.end
     return b"".join(kept) + b"".join(wire.bytes_field(MODEL_ATTR, entry) for entry in _attr_entries(attrs))
@@ -139,10 +139,10 @@ def encode_attribute(value: Attribute) -> bytes:
     return wire.bytes_field(1, listed)
 
 
-def _key_of(source: BytesSource, entry: wire.Field) -> str:
-    for part in wire.fields(source, entry.start, entry.end):
+def _key_of(walk: wire.Walk, entry: wire.Field) -> str:
+    for part in walk.fields(entry.start, entry.end):
         if part.number == 1 and part.wire_type == wire.BYTES:
-            return source.at(part.start, part.size).decode("utf-8", errors="replace")
+            return walk.raw(part).decode("utf-8", errors="replace")
     return ""
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_cannlm.container.layout import (
     BUNDLE,
     BUNDLE_MODEL_INFO,
+    EXECUTOR_TYPES,
     FLOW,
     HEADER_BYTES,
     LITE,
@@ -19,12 +20,14 @@ from pytest_cannlm.container.layout import (
     HeaderFields,
     partition_name,
 )
-from pytest_cannlm.container.source import FileSource
+from pytest_cannlm.container.source import CountedSource
 from pytest_cannlm.errors import ContainerError
 
 MAX_OFFSET = 1 << 63
 MAX_MODELS = 4096
 """More groups than any real file has; bounds the walk over a file whose model_num is wrong."""
+MAX_ENTRIES = 1 << 14
+"""Rows of all tables of a file together; bounds the memory that a file of empty partitions takes."""
 
 _ENTRY_32 = struct.Struct("<III")
 _ENTRY_64 = struct.Struct("<I4xQQ")
@@ -64,7 +67,7 @@ def table_bytes(header: HeaderFields, count: int) -> int:
     return table_head_bytes(header) + count * (_ENTRY_32 if header.table_bits == 32 else _ENTRY_64).size
 
 
-def read_partitions(source: FileSource, header: Header, payload_end: int) -> tuple[tuple[PartitionEntry, ...], ...]:
+def read_partitions(source: CountedSource, header: Header, payload_end: int) -> tuple[tuple[PartitionEntry, ...], ...]:
     """Per model the rows of its table, all checks done in a fixed order so that one broken file gives one name.
 
     Raises ``ContainerError`` with OM_BAD_PARTITION_TABLE, OM_PARTITION_OVERFLOW, OM_PARTITION_OUT_OF_RANGE,
@@ -83,12 +86,18 @@ def read_partitions(source: FileSource, header: Header, payload_end: int) -> tup
             code="OM_BAD_PARTITION_TABLE",
         )
     position = HEADER_BYTES
+    rows = 0
     for model in range(count):
         entries, base = read_table(source, header, position, payload_end, model)
         check_entries(path, header, entries, payload_end)
         contents_start = position + table_bytes(header, len(entries)) if header.is_ascend_type(BUNDLE) else base
         position = check_contiguous(path, header, entries, contents_start)
         models.append(entries)
+        rows += len(entries)
+        if rows > MAX_ENTRIES:
+            raise _bad_table(
+                path, model, found=f"{rows} partitions so far", expected=f"at most {MAX_ENTRIES} in a file"
+            )
     if position != payload_end:
         raise ContainerError(
             f"{payload_end - position} bytes at the end of the file belong to no partition",
@@ -105,7 +114,7 @@ def read_partitions(source: FileSource, header: Header, payload_end: int) -> tup
 
 
 def read_table(
-    source: FileSource, header: Header, position: int, payload_end: int, model: int
+    source: CountedSource, header: Header, position: int, payload_end: int, model: int
 ) -> tuple[tuple[PartitionEntry, ...], int]:
     """The rows of the table at ``position`` and the file offset that their offsets count from."""
     head = table_head_bytes(header)
@@ -125,18 +134,23 @@ def read_table(
             found=f"{count} partitions, a table of {size} bytes",
             expected=f"at most {payload_end - position} bytes",
         )
+    row = _ENTRY_32 if header.table_bits == 32 else _ENTRY_64
+    rows = list(row.iter_unpack(source.at(position + head, count * row.size)))
     base = position + size
-    if header.is_ascend_type(LITE):
+    if for_executor(header, (kind for kind, _, _ in rows)):
         base = _align8(base)
     elif header.is_ascend_type(BUNDLE):
         base = HEADER_BYTES
-    row = _ENTRY_32 if header.table_bits == 32 else _ENTRY_64
-    raw = source.at(position + head, count * row.size)
     entries = tuple(
         PartitionEntry(kind, partition_name(header.dialect, kind), offset, length, base + offset, model)
-        for kind, offset, length in row.iter_unpack(raw)
+        for kind, offset, length in rows
     )
     return entries, base
+
+
+def for_executor(header: Header, kinds: Iterable[int]) -> bool:
+    """Whether a model with these partitions is one for a small executor: exeom or nano."""
+    return header.is_ascend_type(LITE) or (header.dialect == "ascend" and not EXECUTOR_TYPES.isdisjoint(kinds))
 
 
 def check_entries(path: Path, header: Header, entries: Sequence[PartitionEntry], payload_end: int) -> None:
@@ -179,7 +193,7 @@ def check_entries(path: Path, header: Header, entries: Sequence[PartitionEntry],
 def check_contiguous(path: Path, header: Header, entries: Sequence[PartitionEntry], contents_start: int) -> int:
     """Partitions follow each other without holes; returns the file offset after the last one."""
     position = contents_start
-    slack = 7 if header.is_ascend_type(LITE) else 0  # exeom files align every partition to 8 bytes
+    slack = 7 if for_executor(header, (entry.type for entry in entries)) else 0  # partitions aligned to 8 bytes
     for entry in sorted((entry for entry in entries if entry.size), key=lambda entry: entry.start):
         if not 0 <= entry.start - position <= slack:
             raise ContainerError(
@@ -202,7 +216,7 @@ def check_model_def(path: Path, header: Header, entries: Sequence[PartitionEntry
     is not known either, so nothing that is said about such a file is certain.
     """
     wanted = {MODEL_DEF}
-    if header.is_ascend_type(LITE):
+    if for_executor(header, (entry.type for entry in entries)):
         wanted.add(PRE_MODEL_DESC)
     elif header.is_ascend_type(BUNDLE):
         wanted.add(BUNDLE_MODEL_INFO)

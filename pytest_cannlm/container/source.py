@@ -11,8 +11,11 @@ from pytest_cannlm.errors import ContainerError
 
 LEAST_AHEAD, MOST_AHEAD = 32, 512
 """Small reads fetch more than they ask for, so that neighbouring protobuf fields cost one read: little after a jump,
-which most often skips a payload to see the next field's head, and more with every read that goes on where the last ended.
-"""
+which most often skips a payload to see the next field's head, and more with every read that goes on where the last
+ended."""
+
+SMALL_FILE = 64 * 1024
+"""A file up to this size is read once, whole; so no file can make a reader with that limit read more than there is."""
 
 
 class Source(Protocol):
@@ -24,6 +27,24 @@ class Source(Protocol):
 
     def at(self, offset: int, count: int) -> bytes:
         """Exactly ``count`` bytes from ``offset``; the caller has checked that they are inside."""
+
+
+class CountedSource(Source, Protocol):
+    """A file, or a part of one, that counts the bytes read from it; open only inside ``with``."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read from the file so far."""
+
+    def __enter__(self) -> CountedSource: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None: ...
 
 
 class ReadLimitError(ContainerError):
@@ -54,9 +75,9 @@ class FileSource:
     """
 
     def __init__(self, path: Path, *, limit: int | None = None) -> None:
-        self.path = path
+        self._path = path
         self.limit = limit
-        self.bytes_read = 0
+        self._bytes_read = 0
         self._file: BinaryIO | None = None
         self._depth = 0
         self._window = b""
@@ -79,6 +100,16 @@ class FileSource:
         self._size = status.st_size
 
     @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read so far."""
+        return self._bytes_read
+
+    @property
     def size(self) -> int:
         """Size of the file when it was first looked at."""
         return self._size
@@ -97,7 +128,8 @@ class FileSource:
         if self._depth == 0 and self._file is not None:
             self._file.close()
             self._file = None
-            self._window = b""
+            if self._size > SMALL_FILE:
+                self._window = b""
 
     def at(self, offset: int, count: int) -> bytes:
         """Exactly ``count`` bytes from ``offset``; nearby bytes come from memory."""
@@ -118,7 +150,8 @@ class FileSource:
                     code="OM_READ_LIMIT",
                 )
             ahead = min(ahead, left)
-        data = self._read(offset, max(ahead, count))
+        whole = self._size <= SMALL_FILE and (self.limit is None or self._size <= self.limit - self.bytes_read)
+        data = self._read(0, self._size)[offset:] if whole else self._read(offset, max(ahead, count))
         if len(data) < count:
             raise ContainerError(
                 "the file became shorter while it was read",
@@ -145,9 +178,46 @@ class FileSource:
         except OSError as error:
             raise self._io_error(error) from error
         data = b"".join(pieces)
-        self.bytes_read += len(data)
+        self._bytes_read += len(data)
         return data
 
     def _io_error(self, error: OSError) -> ContainerError:
         reason = error.strerror or type(error).__name__
         return ContainerError(f"cannot read the file: {reason}", file=self.path, code="OM_IO")
+
+
+class PartSource:
+    """A part of a source, as a source of its own: a container inside another one. Its reads are those of the whole."""
+
+    def __init__(self, whole: CountedSource, start: int, size: int) -> None:
+        self._whole = whole
+        self._start = start
+        self._size = size
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._whole.path
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read from the whole so far."""
+        return self._whole.bytes_read
+
+    @property
+    def size(self) -> int:
+        """Size of the part."""
+        return self._size
+
+    def at(self, offset: int, count: int) -> bytes:
+        """Exactly ``count`` bytes from ``offset`` of the part."""
+        return self._whole.at(self._start + offset, count)
+
+    def __enter__(self) -> PartSource:
+        self._whole.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._whole.__exit__(kind, error, trace)

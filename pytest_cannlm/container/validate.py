@@ -15,13 +15,13 @@ from pytest_cannlm.container.layout import (
     parse_header,
 )
 from pytest_cannlm.container.partitions import PartitionEntry, read_table, table_bytes
-from pytest_cannlm.container.source import FileSource
+from pytest_cannlm.container.source import CountedSource
 from pytest_cannlm.errors import ContainerError
 
 FOUR_GIB = 1 << 32
 
 
-def read_header(source: FileSource) -> Header:
+def read_header(source: CountedSource) -> Header:
     """The header, after everything that can be said about a file before its length is looked at."""
     path = source.path
     if source.size == 0:
@@ -90,7 +90,7 @@ def read_header(source: FileSource) -> Header:
     return header
 
 
-def check_length(source: FileSource, header: Header) -> int:
+def check_length(source: CountedSource, header: Header) -> int:
     """Compare the promised payload with what is there; returns the file offset where the payload ends."""
     path = source.path
     have = source.size - HEADER_BYTES
@@ -141,6 +141,8 @@ def notes_on(header: Header, models: tuple[tuple[PartitionEntry, ...], ...]) -> 
         notes.append(f"model type {header.modeltype} has no name")
     if header.checksum:
         notes.append("the checksum field is not zero")
+    if header.is_checksum:
+        notes.append(f"is_checksum is {header.is_checksum}; it is 0 in every known file and no reader looks at it")
     if header.reserved or header.pad:
         notes.append("reserved header bytes are not zero")
     if header.custom_data_len:
@@ -173,7 +175,7 @@ def recognise(raw: bytes) -> tuple[str, str | None]:
     return "unknown bytes", "Check that this is the file that the converter wrote"
 
 
-def _custom_data_prefix(source: FileSource) -> ContainerError:
+def _custom_data_prefix(source: CountedSource) -> ContainerError:
     """CUST, i32 total, i32 type length, type, i32 value length, value, then the header."""
     where = "no IMOD header was found behind it"
     if source.size >= 16:
@@ -195,7 +197,7 @@ def _custom_data_prefix(source: FileSource) -> ContainerError:
     )
 
 
-def _partition_at(source: FileSource, header: Header, payload_end: int, position: int) -> str | None:
+def _partition_at(source: CountedSource, header: Header, payload_end: int, position: int) -> str | None:
     """Name of the partition of model 0 that ``position`` falls into, if the table can be read."""
     if position < HEADER_BYTES + table_bytes(header, 1):
         return None
@@ -206,7 +208,7 @@ def _partition_at(source: FileSource, header: Header, payload_end: int, position
     return next((entry.name for entry in entries if entry.start <= position < entry.end), None)
 
 
-def _partitions_end(source: FileSource, header: Header, payload_end: int) -> int | None:
+def _partitions_end(source: CountedSource, header: Header, payload_end: int) -> int | None:
     """Where the partitions of model 0 end by their table, if it can be read."""
     try:
         entries, _ = read_table(source, header, HEADER_BYTES, payload_end, 0)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pytest_cannlm.container.core import Container
-from pytest_cannlm.container.layout import HeaderFields, dialect_of, partition_name
+from pytest_cannlm.container.layout import BUNDLE, HeaderFields, dialect_of, partition_name
 from pytest_cannlm.container.partitions import table_bytes
 from pytest_cannlm.errors import ContainerError
 
@@ -115,7 +115,8 @@ def _check_sizes(path: Path, header: HeaderFields, partitions: Sequence[Partitio
 
 
 def _table(header: HeaderFields, group: Sequence[Partition]) -> bytes:
-    offset = 0
+    # offsets count from the end of the table, in a bundle from the end of the header
+    offset = table_bytes(header, len(group)) if header.is_ascend_type(BUNDLE) else 0
     rows = []
     for part in group:
         rows.append((part.type, offset, part.size))

@@ -1,20 +1,28 @@
 """Whatever happens to a file, its reader answers with a container or a named error, and reads no more than it may."""
 
+import functools
 import json
+import struct
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
+import pytest
+from graphs import corpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import samples_dir
 
+from pytest_cannlm.cli.describing import described
 from pytest_cannlm.compat.gate import READ_LIMIT, Target, decide
 from pytest_cannlm.container.core import Container, open_container
 from pytest_cannlm.container.inspect import describe
 from pytest_cannlm.container.kirin import relabel_omc
 from pytest_cannlm.container.modelattrs import MAX_VALUE, read_attributes
 from pytest_cannlm.container.modeldef import Attribute, encode_model_def, replace_attributes
-from pytest_cannlm.container.source import BytesSource
+from pytest_cannlm.container.source import BytesSource, FileSource
 from pytest_cannlm.container.writer import partitions_of, write_container
 from pytest_cannlm.errors import ContainerError
 from pytest_cannlm.strategies import ContainerParts, attribute_values, containers, mutations
@@ -42,7 +50,8 @@ def read_everything(path: Path) -> tuple[Container | None, ContainerError | None
         container = open_container(path)
         container.attributes()
         container.external_weight_size()
-        container.inputs_outputs()
+        container.input_shape("x")
+        container.inout_info()
         container.kirin_platform()
         container.task_sections()
     except ContainerError as error:
@@ -88,6 +97,90 @@ def test_damaged_files_give_a_container_or_a_named_error(
         if container is not None:
             assert all(256 <= p.start <= p.end <= len(data) for model in container.models for p in model)
         assert json.loads(json.dumps(describe(path)))["bytes"] == len(data)
+
+
+@functools.cache
+def sound_files() -> dict[str, bytes]:
+    """One file of every kind, and the real ones where they are at hand."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = corpus(Path(folder))
+    samples = samples_dir()
+    if samples is not None:
+        files |= {path.name: path.read_bytes() for path in sorted((samples / "om").glob("*.om*"))}
+    return files
+
+
+@contextmanager
+def reads_watched() -> Iterator[list[tuple[int, int]]]:
+    """Offset and size of every read of the files that are opened inside."""
+    seen: list[tuple[int, int]] = []
+    read = FileSource._read
+
+    def watched(source: FileSource, offset: int, count: int) -> bytes:
+        seen.append((offset, count))
+        return read(source, offset, count)
+
+    with mock.patch.object(FileSource, "_read", watched):
+        yield seen
+
+
+@st.composite
+def table_damage(draw: st.DrawFn) -> Callable[[bytes], bytes]:
+    """Functions that overwrite a number among header, tables and first fields, often with another one of the file."""
+    position = draw(st.integers(0, 150))
+    other = draw(st.one_of(st.none(), st.integers(0, 150)))
+    number = draw(st.sampled_from((0, 1, 2, 8, 100, 0xFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)))
+
+    def mutate(data: bytes) -> bytes:
+        at = position * 4
+        if at + 4 > len(data):
+            return data
+        from_file = other is not None and other * 4 + 4 <= len(data)
+        raw = data[other * 4 : other * 4 + 4] if other is not None and from_file else struct.pack("<I", number)
+        return data[:at] + raw + data[at + 4 :]
+
+    return mutate
+
+
+@pytest.mark.parametrize("name", sorted(sound_files()))
+def test_sound_file_is_described_and_read_at_most_once(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.om"
+    path.write_bytes(sound_files()[name])
+    with reads_watched() as reads:
+        facts = describe(path)
+    assert facts["error"] == ("OM_CUSTOM_DATA_PREFIX" if name == "custom data" else None)
+    assert sum(count for _, count in reads) <= path.stat().st_size
+
+
+@pytest.mark.parametrize("name", sorted(set(sound_files()) - {"custom data"}))
+def test_sound_file_is_rebuilt_byte_for_byte(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.om"
+    path.write_bytes(sound_files()[name])
+    container = open_container(path)
+    copy = tmp_path / "copy.om"
+    write_container(copy, header=container.header, partitions=partitions_of(container))
+    assert copy.read_bytes() == path.read_bytes()
+
+
+@given(
+    name=st.sampled_from(sorted(sound_files())),
+    damage=st.lists(st.one_of(mutations(), table_damage()), min_size=1, max_size=4),
+)
+@settings(max_examples=600, deadline=None)
+def test_damaged_file_of_any_kind_is_described_or_named(name: str, damage: list[Callable[[bytes], bytes]]) -> None:
+    data = sound_files()[name]
+    for mutate in damage:
+        data = mutate(data)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "m.om"
+        path.write_bytes(data)
+        with reads_watched() as reads:
+            facts = json.loads(json.dumps(describe(path)))
+        assert facts["error"] is None or facts["error"] in CODES
+        assert facts["bytes"] == len(data)
+        assert all(offset + count <= len(data) for offset, count in reads)
+        assert described(facts)
+        assert_named(read_everything(path)[1], path)
 
 
 @given(data=st.binary(max_size=600), prefix=st.sampled_from([b"", b"IMOD", b"IMOD\0\1\0\0\0\0\0\x10", b"CUST"]))

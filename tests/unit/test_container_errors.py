@@ -75,6 +75,20 @@ def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path: Path, kind
     assert rejected(path).code == "OM_IO"
 
 
+@pytest.mark.parametrize("target", ["link.om", "gone.om", "pipe"])
+def test_link_to_no_file_is_named(tmp_path: Path, target: str) -> None:
+    if target == "pipe":
+        if not hasattr(os, "mkfifo"):
+            pytest.skip("this system has no named pipes")
+        os.mkfifo(tmp_path / "pipe")
+    link = tmp_path / "link.om"
+    try:
+        link.symlink_to(tmp_path / target)
+    except OSError:
+        pytest.skip("this system makes no links")
+    assert rejected(link).code == "OM_IO"
+
+
 def test_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "m.om")
 
@@ -240,6 +254,14 @@ def test_absurd_number_of_models_is_bounded(tmp_path: Path) -> None:
     error = rejected(write(tmp_path / "m.om", ASCEND, damage=put(156, "<I", 0xFFFFFFFF)))
     assert error.code == "OM_BAD_PARTITION_TABLE"
     assert error.field == "model_num"
+
+
+def test_number_of_partitions_of_a_file_is_bounded(tmp_path: Path) -> None:
+    header = HeaderFields(layout="A2", table_bits=64, model_num=300)
+    rows = [Partition(kind, MODEL if kind == 0 else b"", model) for model in range(300) for kind in (0, *[1] * 60)]
+    error = rejected(write(tmp_path / "m.om", header, rows))
+    assert error.code == "OM_BAD_PARTITION_TABLE"
+    assert "at most 16384 in a file" in str(error)
 
 
 @pytest.mark.parametrize(

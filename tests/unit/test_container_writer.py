@@ -141,11 +141,12 @@ def test_layout_of_a_version_1_header_follows_its_platform(
 
 def test_odd_but_sound_headers_are_noted(tmp_path: Path) -> None:
     path = tmp_path / "m.om"
-    header = HeaderFields(layout="K", modeltype=13, checksum=b"\1", reserved=b"\2")
+    header = HeaderFields(layout="K", modeltype=13, checksum=b"\1", is_checksum=1, reserved=b"\2")
     write_container(path, header=header, partitions=[Partition(0, MODEL)])
     assert open_container(path).notes == (
         "model type 13 has no name",
         "the checksum field is not zero",
+        "is_checksum is 1; it is 0 in every known file and no reader looks at it",
         "reserved header bytes are not zero",
     )
     assert describe(path)["modeltype_name"] is None
