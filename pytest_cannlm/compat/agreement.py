@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pytest_cannlm.compat import chips
-from pytest_cannlm.compat.checks import CACHE, MANIFEST, REBUILD, Attributes, Check, Target, build_version, chip_claims
+from pytest_cannlm.compat.checks import CACHE, MANIFEST, REBUILD, Check
+from pytest_cannlm.compat.origin import Attributes, build_version, chip_claims
 from pytest_cannlm.compat.package import Manifest, PackageFolder
+from pytest_cannlm.compat.target import Target
 from pytest_cannlm.container.core import Container
 from pytest_cannlm.container.source import ReadLimitError
 
@@ -24,7 +26,7 @@ def manifest_agrees(container: Container, attributes: Attributes, target: Target
         said.append((f"CANN {manifest.cann}", f"CANN {cann[0]}", f"{cann[1]} of {file}"))
     for place, name in chip_claims(container, attributes).items():
         if manifest.chip and not chips.same_chip(manifest.chip, name):
-            said.append((f"chip {chips.normalize(manifest.chip)}", f"chip {name}", place))
+            said.append((f"chip {chips.shown(manifest.chip)}", f"chip {chips.shown(name)}", place))
     if manifest.simulated is not None and manifest.simulated != container.simulated:
         kinds = {True: "simulated", False: "for a real NPU"}
         said.append((kinds[manifest.simulated], kinds[container.simulated], f"userdefineinfo of {file}"))

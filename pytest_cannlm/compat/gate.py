@@ -7,13 +7,14 @@ Reads the container's header, tables and a few attributes, ``executor.json`` and
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from pytest_cannlm.compat import agreement, checks, sizes
-from pytest_cannlm.compat.checks import Check, Target
+from pytest_cannlm.compat import agreement, ascend, checks, fitting, origin, sizes
+from pytest_cannlm.compat.checks import Check
 from pytest_cannlm.compat.package import Manifest, PackageFolder, ReadCount, read_manifest, read_package
+from pytest_cannlm.compat.target import Target
 from pytest_cannlm.container.core import open_source
 from pytest_cannlm.container.source import FileSource
 from pytest_cannlm.errors import CannlmError, GateRefusal, PackageError
@@ -76,21 +77,23 @@ def decide(package: Path, target: Target, *, manifest: Path | None = None) -> De
     ``package`` is a package folder, or a single ``.om``/``.omc`` file, of which only the container, chip and version
     are then checked. ``manifest`` is used for what the model file itself does not say. A target whose chip is not
     allowed is refused without a file being opened. An unknown is refused on the simulator; on a device it is the answer
-    "unknown", or "load" where ``target.on_unknown`` says so.
+    "unknown", or "load" where ``target.on_unknown`` says so. Nothing is written, no link is followed out of the folder,
+    and ``bytes_read`` counts everything that is read of the package, never more than :data:`READ_LIMIT`.
     """
     started = time.perf_counter()
     allowed = checks.chip_allowed(target)
     results, used = [allowed], 0
     if allowed.outcome == "ok":
-        more, used = _check_package(package, target, manifest)
+        more, used, target = _check_package(package, target, manifest)
         results += more
     if target.policy == "off" and all(check.name != checks.CANN for check in results):
-        results.append(checks.versions_not_read(target))
+        results.append(fitting.versions_not_read(target))
     answer, code = _answer(results, target)
     return Decision(answer, code, tuple(results), used, (time.perf_counter() - started) * 1000)
 
 
-def _check_package(package: Path, target: Target, manifest_path: Path | None) -> tuple[list[Check], int]:
+def _check_package(package: Path, target: Target, manifest_path: Path | None) -> tuple[list[Check], int, Target]:
+    """All checks of the package, the bytes read for them, and the target with what the package settled about it."""
     results: list[Check] = []
     folder: PackageFolder | None = None
     manifest: Manifest | None = None
@@ -103,20 +106,24 @@ def _check_package(package: Path, target: Target, manifest_path: Path | None) ->
             manifest = read_manifest(manifest_path, count)
         model = folder.model if folder else package
         if folder and not model.is_file():
-            return results, count.bytes
+            return results, count.bytes, target
     except CannlmError as error:
-        return [*results, checks.from_error(checks.FILES, error)], count.bytes
+        return [*results, checks.from_error(checks.FILES, error)], count.bytes, target
     except OSError as error:
-        return [*results, checks.from_error(checks.FILES, _unreadable(package, error))], count.bytes
+        return [*results, checks.from_error(checks.FILES, _unreadable(package, error))], count.bytes, target
     source: FileSource | None = None
     try:
         source = FileSource(model, limit=READ_LIMIT - count.bytes)
         container = open_source(source)
+        if target.simulated is None:
+            target = replace(target, simulated=container.simulated)
         results.append(checks.container_ok(container))
         results.append(checks.right_engine(container, target))
-        attributes = checks.read_attributes(container)
-        results.append(checks.chip(container, attributes, target, manifest))
-        results.append(checks.cann(container, attributes, target, manifest))
+        attributes = origin.read_attributes(container)
+        results.append(fitting.chip(container, attributes, target, manifest))
+        results.append(fitting.cann(container, attributes, target, manifest))
+        results += ascend.loader_checks(container, attributes, target)
+        results += origin.contradictions(container, attributes, target)
         if manifest:
             results.append(agreement.manifest_agrees(container, attributes, target, manifest))
         if folder:
@@ -124,7 +131,7 @@ def _check_package(package: Path, target: Target, manifest_path: Path | None) ->
             results += agreement.cache_agrees(container, folder)
     except CannlmError as error:
         results.append(checks.from_error(checks.CONTAINER, error))
-    return results, count.bytes + (source.bytes_read if source else 0)
+    return results, count.bytes + (source.bytes_read if source else 0), target
 
 
 def _unreadable(package: Path, error: OSError) -> PackageError:

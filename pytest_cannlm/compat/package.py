@@ -6,14 +6,15 @@ What is there must be of the right type: a file that says nonsense about one thi
 
 from __future__ import annotations
 
-import codecs
-import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from functools import lru_cache, partial
+from itertools import islice
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeGuard
 
+from pytest_cannlm.compat.strictjson import parse, parse_start
 from pytest_cannlm.container.layout import EXTERNAL_WEIGHT_FILE
 from pytest_cannlm.errors import PackageError
 
@@ -30,7 +31,11 @@ _LLM_COUNTS = (
 """Members of ``llm_config`` without which the engine does not load, or crashes. All are above 0."""
 _LLM_IDS = ("bos_token_id", "eos_token_id")
 _LARGEST_COUNT = 2**31 - 1
-_LONGEST_TOKEN = len("-Infinity")
+_MOST_NAMES = 4096
+"""Folders with more entries are not listed to compare spellings."""
+
+PACKAGE_DIR, MANIFEST, EXECUTOR = "package", "manifest.json", "executor.json"
+"""The folder that an engine loads, the manifest beside it, and the file in the folder that names the others."""
 
 
 @dataclass
@@ -61,21 +66,50 @@ class SizeRule:
 
 
 @dataclass(frozen=True)
+class PackageFile:
+    """A file as ``executor.json`` names it, seen from the package folder, and where it lies after all links."""
+
+    name: str
+    path: Path
+
+
+@dataclass(frozen=True)
 class PackageFolder:
     """A package as its ``executor.json`` describes it; every path lies inside the folder, whether or not it exists."""
 
     folder: Path
     model: Path
-    weight: Path
-    required: tuple[Path, ...]
-    """Files that must be there, the model among them, the external weights not (the model says whether)."""
+    weight: PackageFile
+    """External weights, which only some models have."""
+    required: tuple[PackageFile, ...]
+    """Files that must be there, the model among them, the external weights not."""
     size_rules: tuple[SizeRule, ...]
     cache_length: int
     """``kv_cache_max_len``."""
 
     def missing(self) -> tuple[str, ...]:
-        """Names of required files that are not there."""
-        return tuple(path.name for path in self.required if not path.is_file())
+        """Names of required files that are not there; a name in other case is another name on a device."""
+        missing = []
+        names_in = lru_cache(maxsize=None)(partial(_names_in, self.folder))
+        for file in (*self.required, self.weight):
+            there = _other_case(file.name, names_in)
+            if there is not None:
+                missing.append(f"{file.name} (there is {there}, which is another name on a device)")
+            elif file is not self.weight and not file.path.is_file():
+                missing.append(file.name)
+        return tuple(missing)
+
+
+def folder_and_manifest(path: Path) -> tuple[Path, Path | None]:
+    """The folder that the engine loads, at ``path`` or in it, and the manifest beside it if there is one.
+
+    Looks at names only: what it finds may be broken, or no package at all.
+    """
+    inner = path / PACKAGE_DIR
+    package = inner if inner.is_dir() and not (path / EXECUTOR).exists() else path
+    manifest = package.absolute().parent / MANIFEST
+    beside = package.absolute().name == PACKAGE_DIR and package.is_dir() and manifest.is_file()
+    return package, manifest if beside else None
 
 
 def read_package(folder: Path, count: ReadCount) -> PackageFolder:
@@ -84,7 +118,7 @@ def read_package(folder: Path, count: ReadCount) -> PackageFolder:
     Raises ``PackageError`` PACKAGE_INCOMPLETE if it is missing, PACKAGE_DAMAGED if it cannot be used, lacks what the
     engine needs, or names a file outside the folder. May raise ``OSError``.
     """
-    executor = folder / "executor.json"
+    executor = folder / EXECUTOR
     if not executor.is_file():
         raise PackageError(
             "the package has no executor.json",
@@ -94,7 +128,7 @@ def read_package(folder: Path, count: ReadCount) -> PackageFolder:
             remedy="Build the package again, or copy it again",
             code="PACKAGE_INCOMPLETE",
         )
-    data = _read_object(_inside(folder, executor.name), EXECUTOR_LIMIT, count)
+    data = _read_object(_inside(folder, executor.name).path, EXECUTOR_LIMIT, count)
     llm = _section(executor, data, "llm_config")
     paths = _section(executor, data, "autoregressive")
     tokenizer = _section(executor, data, "tokenizer")
@@ -110,16 +144,17 @@ def read_package(folder: Path, count: ReadCount) -> PackageFolder:
     model = _inside(folder, _text(executor, paths, "autoregressive.model_path"))
     return PackageFolder(
         folder=folder,
-        model=model,
+        model=model.path,
         weight=_inside(folder, weights, EXTERNAL_WEIGHT_FILE),
         required=(
+            _inside(folder, EXECUTOR),
             model,
             _inside(folder, "context.json"),
             _inside(folder, _text(executor, tokenizer, "tokenizer.path")),
             embedding,
             scale,
         ),
-        size_rules=_embedding_rules(llm, embedding, scale),
+        size_rules=_embedding_rules(llm, embedding.path, scale.path),
         cache_length=llm["kv_cache_max_len"],
     )
 
@@ -139,7 +174,7 @@ def read_manifest(path: Path, count: ReadCount) -> Manifest:
             remedy="Copy the manifest beside the package, or check the package without it",
             code="PACKAGE_INCOMPLETE",
         )
-    data = _read_object(path, MANIFEST_LIMIT, count, partial=True)
+    data = _read_object(path, MANIFEST_LIMIT, count, start_is_enough=True)
     build = _section(path, data, "build") if "build" in data else {}
     files = _section(path, data, "files") if "files" in data else {}
     simulated = data.get("simulated")
@@ -164,8 +199,41 @@ def inside(folder: Path, name: str) -> Path | None:
         return None
 
 
-def _inside(folder: Path, *names: str) -> Path:
+def _other_case(name: str, names_in: Callable[[str], frozenset[str]]) -> str | None:
+    """How the package spells ``name`` where only upper and lower case differ, which some hosts take for the same."""
+    place = PurePosixPath()
+    for part in PurePosixPath(name).parts:
+        names = names_in(str(place))
+        if part not in names:
+            other = next((each for each in sorted(names) if each.casefold() == part.casefold()), None)
+            return None if other is None else str(place / other)
+        place /= part
+    return None
+
+
+def _names_in(folder: Path, place: str) -> frozenset[str]:
+    """What lies at ``place`` in the folder; nothing where that is outside, cannot be listed, or is too much to list."""
+    below = inside(folder, place)
+    if below is None:
+        return frozenset()
+    try:
+        with os.scandir(below) as entries:
+            names = frozenset(entry.name for entry in islice(entries, _MOST_NAMES + 1))
+    except OSError:
+        return frozenset()
+    return names if len(names) <= _MOST_NAMES else frozenset()
+
+
+def _inside(folder: Path, *names: str) -> PackageFile:
     name = os.path.join(*names)  # noqa: PTH118 - a name from a file, not yet a path to trust
+    if "\\" in name:
+        raise PackageError(
+            "the package names a file with a backslash, which a device takes for a letter of the name",
+            file=folder,
+            found=name,
+            expected="a file name, or a path with slashes",
+            code="PACKAGE_DAMAGED",
+        )
     target = inside(folder, name)
     if target is None:
         raise PackageError(
@@ -176,7 +244,7 @@ def _inside(folder: Path, *names: str) -> Path:
             remedy="Put the file into the package and name it without a path; links may not lead out",
             code="PACKAGE_DAMAGED",
         )
-    return target
+    return PackageFile(Path(os.path.normpath(name)).as_posix(), target)
 
 
 def _embedding_rules(llm: Mapping[str, Any], embedding: Path, scale: Path) -> tuple[SizeRule, ...]:
@@ -190,17 +258,16 @@ def _embedding_rules(llm: Mapping[str, Any], embedding: Path, scale: Path) -> tu
     )
 
 
-def _read_object(path: Path, limit: int, count: ReadCount, *, partial: bool = False) -> dict[str, Any]:
-    with path.open("rb") as file:
+def _read_object(path: Path, limit: int, count: ReadCount, *, start_is_enough: bool = False) -> dict[str, Any]:
+    with path.open("rb", buffering=0) as file:  # a buffer would read more than is counted
         raw = file.read(limit + 1)
     count.bytes += len(raw)
     try:
-        if len(raw) <= limit:
-            data = json.loads(raw.decode("utf-8-sig"))
-        elif partial:
-            data = dict(_members(codecs.getincrementaldecoder("utf-8-sig")().decode(raw)))
-        else:
-            raise ValueError(f"larger than {limit} bytes")
+        if len(raw) > limit and not start_is_enough:
+            raise ValueError(
+                f"its {path.stat().st_size} bytes are larger than {limit} bytes, more than any engine needs"
+            )
+        data = parse_start(raw) if len(raw) > limit else parse(raw)
     except (ValueError, RecursionError) as error:
         raise PackageError(
             f"{path.name} cannot be used: {error}",
@@ -212,40 +279,6 @@ def _read_object(path: Path, limit: int, count: ReadCount, *, partial: bool = Fa
     if not isinstance(data, dict):
         raise _wrong(path, None, type(data).__name__, "a JSON object")
     return data
-
-
-def _members(text: str) -> Iterator[tuple[str, Any]]:
-    """Members of a JSON object whose end is cut off, as far as they are whole; ``ValueError`` if it is none."""
-    decoder = json.JSONDecoder()
-    position = _after(text, 0, "{")
-    while position < len(text):
-        try:
-            key, position = decoder.raw_decode(text, position)
-            value, position = decoder.raw_decode(text, _after(text, position, ":"))
-        except json.JSONDecodeError as error:
-            # The cut is inside a string, or so near that a number, a word or an escape could go on behind it.
-            if error.msg.startswith("Unterminated string") or error.pos >= len(text) - _LONGEST_TOKEN:
-                return
-            raise
-        if not isinstance(key, str):
-            raise ValueError("a member without a name")
-        position = _after(text, position, ",")
-        if position < len(text):  # else the value may be a number that goes on
-            yield key, value
-
-
-def _after(text: str, position: int, mark: str) -> int:
-    """The position behind ``mark`` and the blanks around it; the end if the text ends before."""
-    start = _blanks(text, position)
-    if start < len(text) and text[start] != mark:
-        raise json.JSONDecodeError(f"Expecting {mark!r}", text, start)
-    return _blanks(text, start + 1)
-
-
-def _blanks(text: str, position: int) -> int:
-    while position < len(text) and text[position] in " \t\r\n":
-        position += 1
-    return min(position, len(text))
 
 
 def _section(path: Path, data: Mapping[str, Any], key: str) -> Mapping[str, Any]:

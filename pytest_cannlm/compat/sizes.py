@@ -27,8 +27,8 @@ def check_sizes(container: Container, folder: PackageFolder, manifest: Manifest 
         except ReadLimitError:
             weight_size = None
         if weight_size is not None:
-            rules.append(SizeRule(folder.weight, weight_size, f"graphop_weight_size of {container.path.name}"))
-        unknown = weight_size is None and all(rule.path != folder.weight for rule in in_manifest)
+            rules.append(SizeRule(folder.weight.path, weight_size, f"graphop_weight_size of {container.path.name}"))
+        unknown = weight_size is None and all(rule.path != folder.weight.path for rule in in_manifest)
     rules += in_manifest
     wrong = [check for rule in rules if (check := _wrong_size(rule)) is not None]
     if wrong:
@@ -68,14 +68,14 @@ def _wrong_size(rule: SizeRule) -> Check | None:
 
 
 def _weight_size_unknown(container: Container, folder: PackageFolder) -> Check:
-    have = _size(folder.weight)
+    have = _size(folder.weight.path)
     return Check(
         name=SIZES if have is not None else FILES,
         outcome="unknown" if have is not None else "mismatch",
         code="WEIGHT_SIZE_UNKNOWN" if have is not None else "PACKAGE_INCOMPLETE",
-        found=f"missing: {folder.weight.name}" if have is None else f"{have} bytes",
-        found_in=str(folder.weight),
-        expected=f"{folder.weight.name} of the size that the model was compiled with",
+        found=f"missing: {folder.weight.path.name}" if have is None else f"{have} bytes",
+        found_in=str(folder.weight.path),
+        expected=f"{folder.weight.path.name} of the size that the model was compiled with",
         expected_from=f"{container.path.name}, which does not say it where it may be read",
         rule="a compiled model without weights inside has them in a file of its own",
         remedy=REBUILD if have is None else "Keep the manifest beside the package, it holds the size",

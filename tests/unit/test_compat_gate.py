@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gating import assert_refused, outcome, write_real
 from packages import (
     CONTEXT,
     HIDDEN,
@@ -34,40 +35,6 @@ from pytest_cannlm.errors import GateRefusal, UsageError
 
 SIM = Target(chip="KirinX90", cann="6.1.1.0", simulated=True)
 DEVICE = Target(chip="KirinX90", cann="6.1.1.0")
-
-
-def outcome(decision: Decision, name: str) -> str:
-    return next(check.outcome for check in decision.checks if check.name == name)
-
-
-def write_real(path: Path, *, task: bytes | None = None, header: HeaderFields | None = None, **attrs: str) -> Path:
-    """A model that a real converter could have written, weights inside."""
-    model = encode_model_def(name="m", inputs=[], outputs=[], attrs=attrs, weight_size=4)
-    write_container(
-        path,
-        header=header or HeaderFields(layout="K", modeltype=4),
-        partitions=[
-            Partition(0, model),
-            Partition(1, b"1234"),
-            Partition(2, task_info_v2(10) if task is None else task),
-        ],
-    )
-    return path
-
-
-def assert_refused(decision: Decision, code: str, *shown: str) -> None:
-    line = decision.explain()
-    assert (decision.answer, decision.code) == ("refuse", code), line
-    assert line.startswith("refuse: ")
-    assert "\n" not in line
-    for text in (code, "rule: ", "remedy: ", *shown):
-        assert text in line
-    with pytest.raises(GateRefusal) as caught:
-        decision.raise_if_refused()
-    assert caught.value.code == code
-    for text in shown:
-        assert text in str(caught.value)
-    assert any(code in reason for reason in decision.reasons())
 
 
 def test_good_package_loads(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cannlm.compat import versions
-from pytest_cannlm.compat.versions import Policy, compare, parse, translate
+from pytest_cannlm.compat.versions import Pair, Policy, compare, parse, translate
 
 
 @pytest.mark.parametrize(
@@ -26,8 +26,14 @@ from pytest_cannlm.compat.versions import Policy, compare, parse, translate
         ("0.0.0", "unset"),
         ("0.0.0.0", "unset"),
         ("", "unknown"),
-        ("24", "unknown"),
-        ("V100R001C23SPC002B210", "unknown"),
+        ("24", "api-level"),
+        ("API level 24", "api-level"),
+        ("6.1.0.135", "harmonyos"),
+        ("OpenHarmony-6.1.1.120", "harmonyos"),
+        ("5.0.0.102(SP6C00E102R4P7)", "harmonyos"),
+        ("V100R001C23SPC002B210", "ascend-release"),
+        ("V100R001C15", "ascend-release"),
+        ("V100R001C23SPC002B210x", "unknown"),
         ("6.1.1.x", "unknown"),
         ("٦.1.1.0", "unknown"),
         ("9" * 5000 + ".1", "unknown"),
@@ -35,7 +41,8 @@ from pytest_cannlm.compat.versions import Policy, compare, parse, translate
 )
 def test_number_space(text: str, space: str) -> None:
     assert parse(text).space == space
-    assert parse(text).known is (space not in ("unset", "unknown"))
+    assert parse(text).known is (space not in ("unset", "unknown", "api-level", "harmonyos"))
+    assert (parse(text).complaint is None) is parse(text).known
 
 
 @pytest.mark.parametrize(
@@ -44,6 +51,8 @@ def test_number_space(text: str, space: str) -> None:
         ["5.1.1.1", "6.0.1.0", "6.1.1.0", "6.10.0.0"],
         ["7.6.T11.0.B080", "7.6.T13.0.B094", "7.6.0.1.220", "7.7.T20.0.B210", "8.2.0.2.220"],
         ["7.0.0", "8.0.T63", "8.0.RC1", "8.0.RC2.alpha001", "8.0.RC2", "8.0.0.alpha003", "8.0.0", "8.0.1", "8.1.RC1"],
+        ["V100R001C15", "V100R001C23", "V100R001C23SPC002B208", "V100R001C23SPC002B210", "V100R002C01"],
+        ["100.320.011.019", "108.600.010.010", "108.631.120.010"],
     ],
 )
 def test_order_within_a_space(ascending: list[str]) -> None:
@@ -54,6 +63,34 @@ def test_equality_is_of_numbers_not_of_text() -> None:
     assert parse("8.0") == parse("8.0.0")
     assert parse("hiaiversion 108.631.120.010") == parse("108.631.120.010")
     assert parse("8.0.0") != parse("8.0.0.1.2")
+    assert hash(parse("8.0")) == hash(parse("8.0.0"))
+    assert parse("8.0") != "8.0"
+
+
+def test_what_is_no_version_equals_only_the_same_text_and_has_no_order() -> None:
+    assert parse("?") == parse("?")
+    assert parse("?") != parse("??")
+    assert parse("24") != parse("25")
+    for text in ("?", "24", "6.1.0.135", "0.0.0"):
+        with pytest.raises(TypeError):
+            _ = parse(text) <= parse(text + "0")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"), [("24", "an API level"), ("6.1.0.135", "HarmonyOS system software"), ("0.0.0.0", "is unset")]
+)
+def test_what_is_no_cann_version_is_called_what_it_looks_like(text: str, what: str) -> None:
+    for build, device in ((text, "6.1.1.0"), ("6.1.1.0", text)):
+        comparison = compare(parse(build), parse(device))
+        assert comparison.outcome == "unknown"
+        assert what in comparison.rule
+
+
+def test_a_device_that_says_that_it_has_no_npu_is_not_compared() -> None:
+    extra = [("6.1.1.0", "108.031.120.010")]
+    comparison = compare(parse("6.1.1.0"), parse("108.031.120.010"), extra=extra)
+    assert comparison.outcome == "unknown"
+    assert "no NPU" in comparison.rule
 
 
 @pytest.mark.parametrize(("one", "other"), [("6.1.1.0", "7.6.0.1.220"), ("6.1.1.0", "108.631.120.010"), ("?", "?")])
@@ -69,6 +106,25 @@ def test_pairs_join_spaces_both_ways_and_users_can_add_some() -> None:
     device = parse("108.631.120.010")
     assert translate(device, "build") is None
     assert translate(device, "build", [("6.1.1.0", "108.631.120.010")]) == parse("6.1.1.0")
+
+
+def test_pairs_are_followed_over_several_spaces() -> None:
+    extra = [Pair("108.631.120.010", "8.0.0", "one"), Pair("V100R001C20SPC001B251", "108.631.120.010", "two")]
+    assert translate(parse("V100R001C20SPC001B251"), "ascend-internal", extra) == parse("7.6.0.1.220")
+    assert translate(parse("V100R001C20SPC001B252"), "ascend-internal", extra) is None
+
+
+def test_the_rule_names_the_pairs_that_it_rests_on_and_their_sources() -> None:
+    extra = [
+        Pair("6.1.1.0", "108.631.120.010", "bench.toml: read on the bench"),
+        Pair("8.0.0", "100.320.011.019", "no"),
+    ]
+    for build, outcome in (("6.1.1.0", OK), ("6.0.1.0", BAD)):
+        comparison = compare(parse(build), parse("108.631.120.010"), extra=extra)
+        assert comparison.outcome == outcome
+        assert comparison.rule.endswith("6.1.1.0 = 108.631.120.010 by bench.toml: read on the bench")
+    assert "version.cfg of an installation" in compare(parse("7.6.0.1.220"), parse("8.0.0")).rule
+    assert " by " not in compare(parse("6.1.1.0"), parse("6.1.1.0")).rule.partition("same version")[2]
 
 
 OK, BAD, UNKNOWN = "ok", "mismatch", "unknown"
