@@ -1,4 +1,7 @@
-"""What this machine can do: each check with its state, what was found, and the command that fixes it."""
+"""What this machine can do: each check with its state, what was found, and the command that fixes it.
+
+Toolkits are told of apart, in :mod:`pytest_cannlm.cli.host`: the simulated NPU needs none.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from pytest_cannlm.cli.answers import ENVIRONMENT, GOOD, Answer
+from pytest_cannlm.cli.host import look_at_host
+from pytest_cannlm.settings import Settings
 
 State = Literal["ok", "missing", "optional"]
 """``missing`` keeps the simulated NPU from working; ``optional`` is needed only for what ``needed_for`` says."""
@@ -24,7 +29,7 @@ _EXTRAS = (
     ("huggingface_hub", "hub", "fetching models from the Hugging Face hub"),
     ("xdist", "test", "running tests in parallel"),
 )
-_PROGRAMS = ("hdc", "adb", "omg", "atc")
+_PROGRAMS = ("hdc", "adb")
 """Found or not, they change nothing yet: this version drives the simulated NPU only."""
 
 
@@ -39,19 +44,26 @@ class Check:
     fix: str | None = None
 
 
-def examine(cache: Path) -> Answer:
-    """All checks; the exit code is 3 if anything is missing that the simulated NPU needs."""
-    checks = list(_checks(cache))
+def examine(settings: Settings, *, environment: Mapping[str, str], hash_archives: bool = False) -> Answer:
+    """All checks, and the host's toolkits held against the devices of the settings.
+
+    The exit code is 3 if anything is missing that the simulated NPU needs, or that a real device of the settings does;
+    4 if it cannot be told whether what a toolkit builds runs on that device.
+    """
+    checks = list(_checks(settings.cache_folder))
+    host = look_at_host(settings, environment=environment, hash_archives=hash_archives)
     healthy = all(check.state != "missing" for check in checks)
-    data = {"ok": healthy, "checks": [asdict(check) for check in checks]}
+    exit_code = host.exit_code if healthy else ENVIRONMENT
+    data = {"ok": exit_code == GOOD, "checks": [asdict(check) for check in checks], **host.data}
     lines = []
     for check in checks:
         mark = {"ok": "ok      ", "missing": "MISSING ", "optional": "optional"}[check.state]
         lines.append(f"{mark}  {check.name}: {check.found}" + ("" if check.state == "ok" else f" ({check.needed_for})"))
         if check.fix and check.state != "ok":
             lines.append(f"          fix: {check.fix}")
+    lines += host.lines
     lines.append("The simulated NPU can be used." if healthy else "The simulated NPU cannot be used yet.")
-    return Answer(data, lines, GOOD if healthy else ENVIRONMENT)
+    return Answer(data, lines, exit_code)
 
 
 def _checks(cache: Path) -> Iterator[Check]:
@@ -69,7 +81,7 @@ def _checks(cache: Path) -> Iterator[Check]:
         yield _distribution(distribution, "optional", purpose, f'pip install "pytest-cannlm[{extra}]"')
     for program in _PROGRAMS:
         found = shutil.which(program) or "not on PATH"
-        yield Check(program, "optional", found, "real devices and converters, which this version does not drive")
+        yield Check(program, "optional", found, "real devices, which this version does not drive")
 
 
 def _requirements() -> Iterator[str]:

@@ -1,0 +1,121 @@
+"""Where toolkits are looked for: variables, PATH, and the folders that installers and people put them into."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from pytest_cannlm.toolkits.archives import sha256_of
+from pytest_cannlm.toolkits.ascend import ascend_at, home_of, read_ascend
+from pytest_cannlm.toolkits.ddk import ddk_at, read_ddk
+from pytest_cannlm.toolkits.files import entries, is_dir, is_file, real
+from pytest_cannlm.toolkits.model import Toolkit
+from pytest_cannlm.toolkits.names import upwards
+
+Family = Literal["ddk", "ascend"]
+"""Who made it: a DDK's ``omg`` and CANN's ``atc`` are looked for apart."""
+
+ASCEND_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_OPP_PATH", "ASCEND_AICPU_PATH")
+"""What CANN's ``set_env.sh`` sets."""
+OUR_VARIABLE = "CANNLM_DDK"
+"""Names a DDK that lies elsewhere."""
+PROGRAMS = ("omg", "atc")
+
+_DDK_VARIABLE = re.compile(r"^(?:\w+_)?DDK(?:_(?:HOME|PATH|ROOT|DIR))?$")
+"""A DDK has no script that sets one; these are what people call theirs."""
+_NAMES = re.compile(r"^(?:ascend.*|cann.*|latest|tools|.*ddk.*|\d+\.\d.*)$", re.IGNORECASE)
+_MOST_FOLDERS = 256
+_AT: dict[Family, Callable[[Path], Path | None]] = {"ddk": ddk_at, "ascend": ascend_at}
+_LEVELS = 5
+"""From ``tools/tools_omg/master/omg`` up, with one to spare."""
+
+
+@dataclass(frozen=True)
+class Hint:
+    """Something that leads to a toolkit, or should."""
+
+    name: str
+    path: Path
+    kind: Family
+    selects: bool
+    """Whether shells and scripts follow it."""
+
+
+def default_roots(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Where the vendor's installers put CANN for the system and for one user, and where people unpack a DDK."""
+    home = environment.get("HOME") or environment.get("USERPROFILE")
+    return (Path("/usr/local/Ascend"), *([Path(home) / "Ascend", Path(home)] if home else []))
+
+
+def find_toolkits(
+    environment: Mapping[str, str], *, roots: Iterable[Path] | None = None, hash_archives: bool = False
+) -> tuple[Toolkit, ...]:
+    """All toolkits of this machine, those that the environment selects first.
+
+    :param environment: the variables to go by; nothing else of the process is looked at.
+    :param roots: folders to look into, two levels deep; None: :func:`default_roots`.
+    :param hash_archives: identify archives beside a DDK by their hash, which reads all of them.
+    """
+    found: dict[Path, Toolkit] = {}
+    digest = cache(sha256_of) if hash_archives else None  # one archive may lie beside several DDKs
+
+    def add(kind: Family, place: Path, *, by: str, selects: bool) -> None:
+        home = real(place) if kind == "ddk" else home_of(place)
+        if home not in found:
+            found[home] = read_ddk(place, digest=digest) if kind == "ddk" else read_ascend(place)
+        known = found[home]
+        selected_by = (*known.selected_by, by) if selects else known.selected_by
+        found[home] = replace(known, found_by=(*known.found_by, by), selected_by=selected_by)
+
+    for hint in hints(environment):
+        place = located(hint)
+        if place:
+            add(hint.kind, place, by=hint.name, selects=hint.selects)
+    roots = default_roots(environment) if roots is None else roots
+    for folder in dict.fromkeys(islice(_folders(roots, levels=2), _MOST_FOLDERS)):
+        for kind, at in _AT.items():
+            place = at(folder)
+            if place:
+                add(kind, place, by=str(folder), selects=False)
+    return tuple(sorted(found.values(), key=lambda toolkit: not toolkit.selected_by))
+
+
+def hints(environment: Mapping[str, str]) -> Iterator[Hint]:
+    """What the environment says about toolkits, right or wrong."""
+    for name in ASCEND_VARIABLES:
+        if environment.get(name):
+            yield Hint(name, Path(environment[name]), "ascend", selects=True)
+    for name in sorted(environment, key=lambda name: (name != OUR_VARIABLE, name)):
+        if _DDK_VARIABLE.match(name) and environment[name]:
+            yield Hint(name, Path(environment[name]), "ddk", selects=True)
+    for program in PROGRAMS:
+        kind: Family = "ddk" if program == "omg" else "ascend"
+        folders = [Path(text) for text in environment.get("PATH", "").split(os.pathsep) if text]
+        files = [folder / program for folder in folders if is_file(folder / program)]
+        for number, path in enumerate(dict.fromkeys(files)):
+            yield Hint(f"{program} on PATH", path, kind, selects=number == 0)
+
+
+def located(hint: Hint) -> Path | None:
+    """The toolkit that a hint leads to: in the folder that it names, or one that what it names lies in."""
+    places = upwards([hint.path, real(hint.path)], _LEVELS)
+    for folder in places:
+        place = _AT[hint.kind](folder)
+        # A DDK's ``tools`` in a folder further up is a neighbour of what is named, not what it lies in.
+        if place and (place in places or folder in places[:1]):
+            return place
+    return None
+
+
+def _folders(roots: Iterable[Path], *, levels: int) -> Iterator[Path]:
+    for root in roots:
+        if is_dir(root):
+            yield root
+            if levels:
+                yield from _folders((path for path in entries(root) if _NAMES.match(path.name)), levels=levels - 1)
