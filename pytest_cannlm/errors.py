@@ -51,7 +51,20 @@ class CannlmError(Exception):
             if value is not None
         ]
         text = self.message + (f" ({'; '.join(facts)})" if facts else "")
-        return f"{text}. {self.remedy}" if self.remedy else text
+        return ". ".join([text, *self._advice()])
+
+    def _advice(self) -> list[str]:
+        """The sentences behind the facts."""
+        return [self.remedy] if self.remedy else []
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What else went wrong after it, such as clean-up trouble (``BaseException.add_note``)."""
+        return tuple(getattr(self, "__notes__", ()))
+
+    def with_notes(self) -> str:
+        """``str(error)`` and behind it the notes, where nobody else prints them: a traceback does."""
+        return "\n".join([str(self), *(f"note: {note}" for note in self.notes)])
 
     def as_dict(self) -> dict[str, Any]:
         """The error as JSON-ready facts; keys without a value are left out."""
@@ -63,6 +76,7 @@ class CannlmError(Exception):
             "found": None if self.found is None else str(self.found),
             "expected": None if self.expected is None else str(self.expected),
             "remedy": self.remedy,
+            "notes": list(self.notes) or None,
         }
         return {key: value for key, value in facts.items() if value is not None}
 
@@ -89,6 +103,19 @@ class EnvironmentFailure(CannlmError):
 
 class DeviceError(EnvironmentFailure):
     """The asked-for device is missing, is another chip, or does not answer."""
+
+
+class CloudError(EnvironmentFailure):
+    """A cloud endpoint refused, did not answer in time, cut its answer off, or answered with another model."""
+
+
+class BothWaysFailed(CloudError):
+    """Neither the NPU nor the cloud answered; the message shows both reasons, ``npu`` and ``cloud`` hold them."""
+
+    def __init__(self, message: str, *, npu: CannlmError, cloud: CannlmError) -> None:
+        super().__init__(message, remedy=None, code="BOTH_WAYS_FAILED")
+        self.npu = npu
+        self.cloud = cloud
 
 
 class ContainerError(CannlmError):
@@ -123,9 +150,23 @@ class BuildError(CannlmError):
 
 
 class EngineError(CannlmError):
-    """The engine answered with a failure. ``code`` is the engine's own code where there is one."""
+    """The engine answered with a failure. ``code`` is the engine's own code where there is one.
+
+    ``cause`` is the likely cause in one sentence, without its full stop, where code, log or versions tell one.
+    """
 
     exit_code = 1
+
+    def __init__(self, message: str, *, cause: str | None = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.cause = cause
+
+    def _advice(self) -> list[str]:
+        return [*([f"Likely cause: {self.cause}"] if self.cause else []), *super()._advice()]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The facts, with the likely cause where there is one."""
+        return {**super().as_dict(), **({"cause": self.cause} if self.cause else {})}
 
 
 class EngineCrash(EngineError):

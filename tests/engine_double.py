@@ -9,12 +9,14 @@ Any other prompt is answered with its own words.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pytest_cannlm.agent.protocol import (
@@ -45,7 +47,7 @@ class ScriptedEngine:
         self._calls = 0
 
     def load(self, package: str, options: Mapping[str, Any]) -> LoadReport:
-        self._options = options
+        self._options = options = {**options, **next_of_script()}
         obey(str(options.get("on_load", "")), where="load")
         self._package = package
         return LoadReport(
@@ -106,6 +108,16 @@ class ScriptedEngine:
 
     def capabilities(self) -> Capabilities:
         return Capabilities(names=("logits", "tokenize", "modelled_timing"), notes={"lora": "no public interface"})
+
+
+def next_of_script() -> dict[str, Any]:
+    """Options for this load: the next line of the file that ``ENGINE_DOUBLE_SCRIPT`` names, a JSON object."""
+    script = os.environ.get("ENGINE_DOUBLE_SCRIPT")
+    lines = Path(script).read_text(encoding="utf-8").splitlines() if script else []
+    if not script or not lines:
+        return {}
+    Path(script).write_text("\n".join(lines[1:]), encoding="utf-8")
+    return dict(json.loads(lines[0]))
 
 
 def obey(command: str, *, where: str) -> None:

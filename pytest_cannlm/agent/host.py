@@ -11,12 +11,13 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from pytest_cannlm.agent.exits import describe_exit, remedy_for
+from pytest_cannlm.agent.exits import describe_exit
 from pytest_cannlm.agent.frames import Frame, encode, read_frame
 from pytest_cannlm.agent.logtail import LogTail
 from pytest_cannlm.agent.wire import error_from_wire
 from pytest_cannlm.agent.worker import DUMP_SIGNAL
 from pytest_cannlm.errors import EngineCrash, EngineHang
+from pytest_cannlm.explain import likely_cause
 
 # How long a worker gets to clean up after a failed load, and to stop a generation that nobody listens to.
 GRACE_S = 5.0
@@ -145,19 +146,22 @@ class WorkerProcess:
     def _death(self, op: str, *, hung_s: float | None) -> EngineCrash:
         exit_text = describe_exit(self._wait())
         log = self._log.lines(wait_s=_LOG_WAIT_S)
+        why = likely_cause(log, ended_by="no answer" if hung_s is not None else exit_text)
         if hung_s is not None:
             return EngineHang(
                 f"the engine hung during {op}: it did not finish within {hung_s:g} s and was ended",
                 found="no answer",
                 expected=f"an answer within {hung_s:g} s",
-                remedy="See below where it was" if log else None,
+                cause=why.cause if why else None,
+                remedy=why.next if why else "See below where it was" if log else None,
                 log=log,
                 versions=self._versions,
             )
         return EngineCrash(
             f"the engine crashed during {op}",
             found=exit_text,
-            remedy=remedy_for(exit_text, log),
+            cause=why.cause if why else None,
+            remedy=why.next if why else None,
             log=log,
             versions=self._versions,
         )

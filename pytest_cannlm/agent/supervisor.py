@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest_cannlm
+from pytest_cannlm.agent.evidence import Offer, add_evidence
 from pytest_cannlm.agent.frames import Frame
 from pytest_cannlm.agent.host import WorkerProcess
 from pytest_cannlm.agent.protocol import AgentStatus
@@ -53,8 +54,9 @@ class Supervisor:
         }
         self._worker: WorkerProcess | None = None
         self._package: str | None = None
+        self._offer: Offer | None = None
         self._loads = self._crashes = 0
-        self._last_crash: str | None = None
+        self._last_failure: str | None = None
         self._engine_free = threading.Lock()
         self._busy: str | None = None
         self._closed = False
@@ -76,6 +78,7 @@ class Supervisor:
         decision = None if gate is None else self._ask_gate(package, manifest=manifest, gate=gate)
         with self._engine("load", timeout_s):
             worker = self._fresh_worker()
+            self._offer = Offer(package, manifest, vouched=gate is not None and gate.get("policy") != "off")
             self._loads += 1
             args = {"package": package, "options": {**self._config.engine_options, **options}}
             try:
@@ -86,9 +89,10 @@ class Supervisor:
             except CannlmError as error:
                 for note in worker.notes_after_failed_load():
                     add_note(error, note)
+                self._failed(error)
                 self._drop_worker()
                 raise
-            self._package = package
+            self._package, self._last_failure = package, None
         return {**report, "details": {**report["details"], "gate": "off" if decision is None else decision}}
 
     def call(
@@ -193,18 +197,24 @@ class Supervisor:
         raise EngineError(
             f"{op} needs a loaded package and none is loaded",
             code="NOT_LOADED",
-            found=self._last_crash,
+            found=self._last_failure,
             remedy="Load the package first",
         )
 
     def _lost(self, crash: EngineCrash) -> None:
+        if self._offer is not None:
+            add_evidence(crash, self._offer, chip=self._config.chip, cann=self._config.cann)
         self._crashes += 1
-        self._last_crash = f"before: {crash.message}, {crash.found}"
+        self._failed(crash)
         self._drop_worker()
+
+    def _failed(self, error: CannlmError) -> None:
+        """Remember it for whoever asks for the engine next: what comes after it must not hide it."""
+        self._last_failure = f"before: {error.message}" + (f", {error.found}" if error.found else "")
 
     def _drop_worker(self) -> None:
         worker, self._worker = self._worker, None
-        self._package = None
+        self._package = self._offer = None
         if worker is not None:
             worker.close()
 
@@ -215,8 +225,9 @@ def _target(fields: Mapping[str, Any]) -> Target:
     try:
         if "chips" in known:
             known["chips"] = tuple(known["chips"])
-        if "version_pairs" in known:
-            known["version_pairs"] = tuple(tuple(pair) for pair in known["version_pairs"])
+        for name in ("version_pairs", "same_architecture"):
+            if name in known:
+                known[name] = tuple(tuple(group) for group in known[name])
         return Target(**known)
     except TypeError as error:
         raise UsageError(f"the gate's target is not complete or not known: {error}") from error

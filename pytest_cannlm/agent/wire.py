@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_cannlm import errors
-from pytest_cannlm.errors import CannlmError, DeviceError, EngineCrash, EngineHang, GateRefusal
+from pytest_cannlm.errors import CannlmError, DeviceError, EngineCrash, EngineError, EngineHang, GateRefusal
 
 _FACTS = ("file", "field", "found", "expected", "remedy", "code")
 
@@ -24,14 +24,15 @@ def error_to_wire(error: CannlmError) -> dict[str, Any]:
         value = getattr(error, name)
         if value is not None:
             data[name] = str(value)
+    if isinstance(error, EngineError) and error.cause is not None:
+        data["cause"] = error.cause
     if isinstance(error, EngineCrash):
         ended_by = None if isinstance(error, EngineHang) else data.get("found")
         data.update(signal=ended_by, log=list(error.log), versions=error.versions)
     if isinstance(error, GateRefusal) and error.decision is not None:
         data["decision"] = dataclasses.asdict(error.decision)
-    notes = getattr(error, "__notes__", None)
-    if notes:
-        data["notes"] = list(notes)
+    if error.notes:
+        data["notes"] = list(error.notes)
     return data
 
 
@@ -48,7 +49,10 @@ def error_from_wire(data: Mapping[str, Any]) -> CannlmError:
     if not (isinstance(known, type) and issubclass(known, CannlmError)):
         error = DeviceError(f"{name}: {message}", **facts)
     elif issubclass(known, EngineCrash):
-        error = known(message, log=tuple(data.get("log", ())), versions=data.get("versions"), **facts)
+        log = tuple(data.get("log", ()))
+        error = known(message, cause=data.get("cause"), log=log, versions=data.get("versions"), **facts)
+    elif issubclass(known, EngineError):
+        error = known(message, cause=data.get("cause"), **facts)
     elif issubclass(known, GateRefusal):
         error = known(message, decision=data.get("decision"), **facts)
     else:

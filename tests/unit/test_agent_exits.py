@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from pytest_cannlm.agent.exits import describe_exit, remedy_for
+from pytest_cannlm.agent.exits import describe_exit
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals end processes on POSIX only")
@@ -25,21 +25,3 @@ def test_signals_are_named() -> None:
 )
 def test_exit_codes_are_told_on_every_system(returncode: int, text: str) -> None:
     assert describe_exit(returncode) == text
-
-
-@pytest.mark.parametrize(
-    ("exit_text", "log", "said"),
-    [
-        ("SIGABRT", ["type_error.302: type must be string, but is array"], "merges"),
-        ("SIGABRT", ["Pure virtual function called!"], "another thread"),
-        ("SIGABRT", ["terminate called after throwing an instance of 'std::bad_alloc'"], "out of memory"),
-        ("SIGKILL", ["some line"], "out of memory"),
-        ("out of memory (0xC0000017)", [], "more memory"),
-    ],
-)
-def test_what_a_crash_points_to(exit_text: str, log: list[str], said: str) -> None:
-    assert said in (remedy_for(exit_text, log) or "")
-
-
-def test_nothing_is_guessed_about_an_unknown_crash() -> None:
-    assert remedy_for("SIGSEGV", ["a line that says nothing"]) is None

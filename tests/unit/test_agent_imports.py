@@ -40,9 +40,22 @@ def test_only_the_standard_library_is_imported(loaded: list[str]) -> None:
     assert not foreign
 
 
-def test_of_ours_only_container_compat_and_errors_are_imported(loaded: list[str]) -> None:
+def test_of_ours_only_what_travels_is_imported(loaded: list[str]) -> None:
     rooms = {name.split(".")[1] for name in loaded if name.startswith("pytest_cannlm.")}
-    assert rooms <= {"agent", "compat", "container", "errors"}
+    assert rooms <= {"agent", "compat", "container", "errors", "explain"}
+
+
+def test_what_explains_errors_travels_with_its_table() -> None:
+    code = "from pytest_cannlm.explain import explain_code; print(explain_code(145000).name)"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.strip() == "ACL_ERROR_GE_PARAM_INVALID"
 
 
 def test_everything_that_travels_is_valid_for_python_3_10(loaded: list[str]) -> None:

@@ -317,6 +317,20 @@ def test_clean_up_trouble_is_a_note_of_the_load_error(
     assert agent.load(tmp_path).engine == "scripted 1.0"
 
 
+def test_a_call_after_a_failed_load_names_the_load_error(agent: AgentClient, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="the engine's load failed"):
+        agent.load(tmp_path, options={"on_load": "code:145002"})
+    with pytest.raises(EngineError, match="none is loaded") as failure:
+        agent.unload()
+    assert str(failure.value.found).startswith("before: the engine's load failed, 145002 ACL_ERROR_GE_")
+    agent.load(tmp_path)
+    agent.unload()
+    with pytest.raises(EngineError, match="none is loaded") as failure:
+        agent.unload()
+    assert failure.value.found is None
+    agent.load(tmp_path)
+
+
 def test_clean_up_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     monkeypatch.setattr(host, "GRACE_S", 0.3)

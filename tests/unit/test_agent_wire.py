@@ -25,15 +25,25 @@ def test_an_error_keeps_its_class_and_its_facts(cls: type[errors.CannlmError]) -
 
 @pytest.mark.parametrize("cls", [errors.EngineCrash, errors.EngineHang])
 def test_a_crash_keeps_its_log_and_versions(cls: type[errors.EngineCrash]) -> None:
-    error = cls("the engine crashed during load", found="SIGSEGV", log=("last", "words"), versions={"CANN": "6.1.1.0"})
+    error = cls(
+        "the engine crashed during load",
+        found="SIGSEGV",
+        cause="It ran out of memory",
+        log=("last", "words"),
+        versions={"CANN": "6.1.1.0"},
+    )
     wire = error_to_wire(error)
     assert (wire["error"], wire["log"]) == (cls.__name__, ["last", "words"])
     assert wire["signal"] == (None if cls is errors.EngineHang else "SIGSEGV")
     back = through_json(error)
     assert isinstance(back, cls)
     assert (back.log, back.versions) == (error.log, error.versions)
+    assert str(back).splitlines()[0] == (
+        "the engine crashed during load (found: SIGSEGV). Likely cause: It ran out of memory"
+    )
     assert str(back).splitlines()[1:] == ["    | running: CANN 6.1.1.0", "    | last", "    | words"]
-    assert back.as_dict()["log"] == ["last", "words"]
+    assert back.as_dict() == error.as_dict()
+    assert (back.as_dict()["log"], back.as_dict()["cause"]) == (["last", "words"], "It ran out of memory")
 
 
 def test_notes_travel_and_the_error_stays_the_first_line() -> None:
@@ -41,7 +51,18 @@ def test_notes_travel_and_the_error_stays_the_first_line() -> None:
     add_note(error, "cleaning up failed too")
     back = through_json(error)
     assert str(back).splitlines()[0] == "the load failed"
-    assert back.__notes__ == ["cleaning up failed too"]
+    assert back.notes == ("cleaning up failed too",)
+    assert back.with_notes().splitlines() == ["the load failed", "note: cleaning up failed too"]
+    assert back.as_dict()["notes"] == ["cleaning up failed too"]
+
+
+def test_the_cause_of_an_error_travels_and_stands_before_the_next_step() -> None:
+    error = errors.EngineError(
+        "the load failed", code="3", found="3", cause="Memory could not be had", remedy="Free it"
+    )
+    back = through_json(error)
+    assert str(back) == "the load failed (found: 3). Likely cause: Memory could not be had. Free it"
+    assert back.as_dict()["cause"] == "Memory could not be had"
 
 
 def test_an_error_that_this_side_does_not_know_is_named() -> None:
