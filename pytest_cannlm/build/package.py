@@ -1,79 +1,25 @@
-"""Step 4 and after: the folder that the LM Engine loads, its manifest, and copies of it that claim something else."""
+"""Step 4: what stands in the folder that the LM Engine loads, and in the manifest beside it."""
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pytest_cannlm import __version__
-from pytest_cannlm.build.cache import link_or_copy
+from pytest_cannlm.build.folder import PackageFolder
 from pytest_cannlm.build.recipe import Recipe
-from pytest_cannlm.build.weights import COEFFICIENT_FILE, WEIGHT_FILE, Coefficients
-from pytest_cannlm.container.kirin import relabel_omc
-from pytest_cannlm.errors import PackageError, UsageError
+from pytest_cannlm.build.weights import Coefficients
+from pytest_cannlm.errors import PackageError
 from pytest_cannlm.models.config import DecoderConfig
 from pytest_cannlm.models.hashing import file_sha256
 from pytest_cannlm.models.tensors import parameter_count
 from pytest_cannlm.models.tokenizer import TokenizerSpec
 
-PACKAGE_DIR = "package"
-MANIFEST = "manifest.json"
 MANIFEST_SCHEMA = 1
-DAMAGES = ("truncate", "header", "missing-weights")
-"""What :func:`relabel` can break: weights cut short, container header destroyed, weight file missing."""
 
 _DEFAULT_NEW_TOKENS = 128
-
-
-@dataclass(frozen=True)
-class PackageFolder:
-    """A package on disk with the manifest beside it, if there is one.
-
-    Attributes:
-        package: the folder that the engine loads.
-        manifest: path of ``manifest.json``, or None for a package made elsewhere.
-        data: what the manifest says; empty without one.
-    """
-
-    package: Path
-    manifest: Path | None
-    data: Mapping[str, Any]
-
-    @property
-    def coefficients(self) -> Path | None:
-        """The coefficient file beside the manifest, if it is there."""
-        found = self.package.parent / COEFFICIENT_FILE
-        return found if found.is_file() else None
-
-
-def locate_package(path: Path) -> PackageFolder:
-    """The package at ``path``: the folder that the engine loads, or the one above it that also holds the manifest.
-
-    Raises:
-        PackageError: there is no package, or the manifest is not readable.
-    """
-    inner = path / PACKAGE_DIR
-    package = inner if (inner / "executor.json").is_file() else path
-    if not (package / "executor.json").is_file():
-        raise PackageError(
-            "not a model package",
-            file=path,
-            found="no executor.json",
-            expected="a folder made by 'cannlm build', or one with executor.json",
-            code="PACKAGE_INCOMPLETE",
-        )
-    manifest = package.parent / MANIFEST
-    if package.name != PACKAGE_DIR or not manifest.is_file():
-        return PackageFolder(package, None, {})
-    try:
-        data = json.loads(manifest.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise PackageError("the manifest is not JSON", file=manifest, found=error) from error
-    return PackageFolder(package, manifest, data)
 
 
 def base_name(recipe: Recipe) -> str:
@@ -126,14 +72,17 @@ def executor_settings(recipe: Recipe, config: DecoderConfig, tokens: int) -> dic
     }
 
 
-def context_settings(stop: Sequence[str]) -> dict[str, Any]:
-    """context.json: how to generate unless a request says otherwise. Greedy, so that tests repeat."""
+def context_settings(stop: Sequence[str], *, context: int) -> dict[str, Any]:
+    """context.json: how to generate unless a request says otherwise. Greedy, so that tests repeat.
+
+    An answer takes at most half of a short KV cache of ``context`` positions, so that a prompt fits beside it.
+    """
     return {
         "version": 1,
         "engine_type": "autoregressive",
         "generate_options": {
             "callback_freq": 1,
-            "max_gen_tokens": _DEFAULT_NEW_TOKENS,
+            "max_gen_tokens": min(_DEFAULT_NEW_TOKENS, context // 2),
             "stop_sequence": list(stop),
             "init_token_len": 0,
         },
@@ -162,8 +111,6 @@ def manifest_of(
 
     What the gate reads stands first: it looks at the beginning of the file only.
     """
-    parts = [part for matrix in coefficients.matrices.values() for part in matrix.parts]
-    worst = min(parts, key=lambda part: part.sqnr_db)
     return {
         "schema": MANIFEST_SCHEMA,
         "created_by": f"pytest-cannlm {__version__}",
@@ -172,7 +119,7 @@ def manifest_of(
             **recipe.facts("quantize", "export", "convert"),
             "group_sizes": sorted({m.group_size for m in coefficients.matrices.values() if m.format == "w4"}),
         },
-        "files": {path.name: _facts_of(path) for path in sorted(package.iterdir())},
+        "files": {path.name: facts_of(path) for path in sorted(package.iterdir())},
         "model": {
             "name": recipe.model,
             "family": config.family,
@@ -181,12 +128,7 @@ def manifest_of(
             "parameters": parameter_count(config),
             "config": asdict(config),
         },
-        "quality": {
-            "sqnr_db_min": _json_number(worst.sqnr_db),
-            "sqnr_db_min_tensor": worst.tensor,
-            "negative_share_min": min(part.negative_share for part in parts),
-            "tensors": len(parts),
-        },
+        **_quality(coefficients),
         "parents": dict(parents),
         "tokenizer": {
             "chat_template": spec.chat_template,
@@ -199,55 +141,17 @@ def manifest_of(
     }
 
 
-def relabel(
-    source: PackageFolder, dest: Path, *, cann: str | None = None, chip: str | None = None, damage: str | None = None
-) -> PackageFolder:
-    """A copy of a package that claims to be built for another CANN or chip, or is damaged, and is otherwise the same.
-
-    Args:
-        source: the package to copy; it stays as it is.
-        dest: folder to create; it must not exist.
-        cann: CANN version that the copy claims.
-        chip: chip that the copy claims.
-        damage: one of :data:`DAMAGES`.
-    """
-    if damage is not None and damage not in DAMAGES:
-        raise UsageError("unknown damage", field="damage", found=damage, expected="one of " + ", ".join(DAMAGES))
-    package = dest / PACKAGE_DIR
-    package.mkdir(parents=True)
-    for file in source.package.iterdir():
-        if file.suffix == ".omc" and (cann or chip):
-            relabel_omc(file, package / file.name, build_version=cann, chip=chip)
-        else:
-            link_or_copy(file, package / file.name)
-    _break(package, damage)
-    if source.manifest is None:
-        return PackageFolder(package, None, {})
-    data = json.loads(source.manifest.read_text(encoding="utf-8"))
-    data["build"] |= {key: value for key, value in (("cann", cann), ("chip", chip)) if value}
-    for container in package.glob("*.omc") if damage is None else ():
-        data["files"][container.name] = _facts_of(container)
-    manifest = dest / MANIFEST
-    manifest.write_text(json.dumps(data, indent=1), encoding="utf-8")
-    return PackageFolder(package, manifest, data)
-
-
-def _break(package: Path, damage: str | None) -> None:
-    if damage is None:
-        return
-    weights, container = package / WEIGHT_FILE, next(package.glob("*.omc"))
-    if damage == "missing-weights":
-        weights.unlink()
-        return
-    broken = weights if damage == "truncate" else container
-    whole = package / f"{broken.name}.copy"
-    shutil.copyfile(broken, whole)  # never through the link: the original must stay whole
-    with whole.open("r+b") as file:
-        if damage == "truncate":
-            file.truncate(whole.stat().st_size // 2)
-        else:
-            file.write(b"\0" * 16)
-    whole.replace(broken)
+def _quality(coefficients: Coefficients) -> dict[str, Any]:
+    parts = [part for matrix in coefficients.matrices.values() for part in matrix.parts]
+    worst = min(parts, key=lambda part: part.sqnr_db)
+    return {
+        "quality": {
+            "sqnr_db_min": _json_number(worst.sqnr_db),
+            "sqnr_db_min_tensor": worst.tensor,
+            "negative_share_min": min(part.negative_share for part in parts),
+            "tensors": len(parts),
+        }
+    }
 
 
 def verify(package: PackageFolder, *, memo: Path | None = None) -> None:
@@ -275,7 +179,8 @@ def verify(package: PackageFolder, *, memo: Path | None = None) -> None:
             )
 
 
-def _facts_of(file: Path) -> dict[str, Any]:
+def facts_of(file: Path) -> dict[str, Any]:
+    """What a manifest says of a file: its size in bytes and its sha256."""
     return {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
 
 

@@ -16,9 +16,8 @@ from pytest_cannlm import __version__
 from pytest_cannlm.build.cache import BuildCache, files_below, key_of, link_or_copy
 from pytest_cannlm.build.convert import Exported, convert
 from pytest_cannlm.build.engine_form import engine_form, for_onnxruntime
+from pytest_cannlm.build.folder import COEFFICIENT_FILE, MANIFEST, PACKAGE_DIR
 from pytest_cannlm.build.package import (
-    MANIFEST,
-    PACKAGE_DIR,
     base_name,
     context_settings,
     embedding_stem,
@@ -30,15 +29,16 @@ from pytest_cannlm.build.recipe import Recipe
 from pytest_cannlm.build.runtime_form import runtime_form
 from pytest_cannlm.build.schemes import quantize_embedding, scheme_named
 from pytest_cannlm.build.source import Source
-from pytest_cannlm.build.weights import COEFFICIENT_FILE, WEIGHT_FILE, Coefficients
-from pytest_cannlm.errors import UsageError
+from pytest_cannlm.build.weights import WEIGHT_FILE, Coefficients
+from pytest_cannlm.errors import BuildError, UsageError
+from pytest_cannlm.lint import lint
 from pytest_cannlm.models.checkpoint import Checkpoint, checkpoint_digest, open_checkpoint
 from pytest_cannlm.models.tensors import EMBEDDING
 from pytest_cannlm.progress import Progress
 
 STEPS = ("quantize", "export", "convert", "assemble")
 
-_FORMAT = 3
+_FORMAT = 4
 """Part of every cache key; raised when what a step writes changes."""
 _GRAPH = "runtime.onnx"
 _ENGINE_GRAPH = "engine.onnx"
@@ -188,7 +188,7 @@ class _Build:
             link_or_copy(origin, package / name)
         (package / "tokenizer.json").write_text(source.spec.engine_json(), encoding="utf-8")
         _write_json(package / "executor.json", executor_settings(recipe, source.config, source.token_count()))
-        _write_json(package / "context.json", context_settings(source.end_of_text()))
+        _write_json(package / "context.json", context_settings(source.end_of_text(), context=recipe.context))
         link_or_copy(quantized / COEFFICIENT_FILE, folder / COEFFICIENT_FILE)
         manifest = manifest_of(
             recipe=recipe,
@@ -200,6 +200,7 @@ class _Build:
             parents={step: self._keys[step] for step in STEPS[:-1]},
         )
         _write_json(folder / MANIFEST, manifest)
+        _lint(package)
 
 
 def _write_embedding(checkpoint: Checkpoint, folder: Path) -> None:
@@ -212,6 +213,20 @@ def _write_embedding(checkpoint: Checkpoint, folder: Path) -> None:
             )
             codes_file.write(codes.data)
             scales_file.write(np.ascontiguousarray(scales, "<f4").data)
+
+
+def _lint(package: Path) -> None:
+    """A package with an error of its own never leaves the build. Its hashes were taken a moment ago."""
+    for finding in lint(package, hashes=False).of("error"):
+        raise BuildError(
+            f"the package that was built would not work: {finding.title}",
+            file=finding.file,
+            field=finding.field,
+            found=finding.found,
+            expected=finding.expected,
+            remedy=finding.fix,
+            code=finding.code,
+        )
 
 
 def _structure(model: onnx.ModelProto) -> onnx.ModelProto:

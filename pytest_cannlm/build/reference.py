@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_cannlm.build.cache import BuildCache, key_of
-from pytest_cannlm.build.package import PackageFolder, verify
+from pytest_cannlm.build.folder import COEFFICIENT_FILE, PackageFolder
+from pytest_cannlm.build.package import verify
 from pytest_cannlm.build.quantize import Formats, RowSource, write_weights
 from pytest_cannlm.build.runtime_form import runtime_form
 from pytest_cannlm.build.schemes import Float32, dequantize_w8
 from pytest_cannlm.build.source import Source, config_from_json
-from pytest_cannlm.build.weights import COEFFICIENT_FILE, WEIGHT_FILE, Coefficients, WeightReader
+from pytest_cannlm.build.weights import WEIGHT_FILE, Coefficients, WeightReader
 from pytest_cannlm.errors import PackageError
 from pytest_cannlm.models import tensors
 from pytest_cannlm.models.checkpoint import checkpoint_digest, open_checkpoint
@@ -33,7 +34,7 @@ GRAPH = "reference.onnx"
 WEIGHTS = "reference.weight"
 EMBEDDING = "embedding.float32"
 
-_FORMAT = 1
+_FORMAT = 2
 _ROWS = 4096
 
 

@@ -25,10 +25,10 @@ from pytest_cannlm.build.schemes import (
     dequantize_w8,
     join_nibbles,
 )
+from pytest_cannlm.container.layout import EXTERNAL_WEIGHT_FILE
 from pytest_cannlm.errors import BuildError
 
-WEIGHT_FILE = "SubGraph_0.weight"
-COEFFICIENT_FILE = "coefficients.json"
+WEIGHT_FILE = EXTERNAL_WEIGHT_FILE
 ALIGNMENT = 4096
 """A memory page: mapping an array then never touches a neighbour's page, and storage reads whole blocks."""
 

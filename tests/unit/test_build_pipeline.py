@@ -14,10 +14,9 @@ import onnx
 import pytest
 from tiny import tiny_llama
 
-from pytest_cannlm.build import Recipe, build, locate_package, relabel
+from pytest_cannlm.build import Recipe, build, locate_package
 from pytest_cannlm.build.cache import BuildCache
 from pytest_cannlm.build.engine_form import write_engine_form
-from pytest_cannlm.build.package import verify
 from pytest_cannlm.build.quantize import Formats, write_weights
 from pytest_cannlm.build.reference import quantized_reference
 from pytest_cannlm.build.weights import ALIGNMENT, Coefficients, WeightReader
@@ -384,41 +383,6 @@ def test_package_without_manifest_is_still_a_package(tiny_packages, tmp_path):
     found = locate_package(tmp_path / "elsewhere")
     assert found.manifest is None
     assert found.data == {}
-
-
-def test_relabelled_copy_differs_only_in_what_it_claims(tiny_packages, tmp_path):
-    package = tiny_packages()
-    copy = relabel(package, tmp_path / "copy", cann="6.0.1.0", chip="Kirin9020")
-    made = read_simulated(next(copy.package.glob("*.omc")))
-    assert (made.chip, made.build_version) == ("Kirin9020", "6.0.1.0")
-    assert copy.data["build"]["cann"] == "6.0.1.0"
-    verify(copy)
-    original = read_simulated(next(package.package.glob("*.omc")))
-    assert (original.chip, original.build_version) == ("KirinX90", "6.1.1.0")
-    assert made.runtime_graph == original.runtime_graph
-    for file in package.package.iterdir():
-        if file.suffix != ".omc":
-            assert (copy.package / file.name).read_bytes() == file.read_bytes()
-
-
-@pytest.mark.parametrize("damage", ["truncate", "header", "missing-weights"])
-def test_damage_never_reaches_the_original(tiny_packages, tmp_path, damage):
-    package = tiny_packages()
-    before = {p.name: p.read_bytes() for p in package.package.iterdir()}
-    copy = relabel(package, tmp_path / "copy", damage=damage)
-    assert {p.name: p.read_bytes() for p in package.package.iterdir()} == before
-    assert {p.name: p.read_bytes() for p in copy.package.iterdir()} != before
-
-
-def test_a_longer_version_changes_the_copys_size_in_its_manifest_too(tiny_packages, tmp_path):
-    copy = relabel(tiny_packages(), tmp_path / "copy", cann="16.10.11.120")
-    verify(copy)
-    assert copy.data["files"] != tiny_packages().data["files"]
-
-
-def test_unknown_damage_is_refused(tiny_packages, tmp_path):
-    with pytest.raises(UsageError, match="truncate"):
-        relabel(tiny_packages(), tmp_path / "copy", damage="melt")
 
 
 def test_recipe_names_are_normalized():
