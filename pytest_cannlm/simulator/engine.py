@@ -2,14 +2,11 @@
 
 Behaviour that users of the real engine have met is kept: an empty prompt fails with code 1; tokens beyond the KV cache
 come back as repeated text with a success code, and only far beyond it does the call fail; a shared beginning with the
-previous generation is not computed again; a package of another CANN version crashes the process.
+previous generation is not computed again; a package of another CANN version or chip crashes the process.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,9 +25,11 @@ from pytest_cannlm.agent.protocol import (
     TimingRequest,
     TokenEvent,
 )
+from pytest_cannlm.devices.spec import ON_MISMATCH, OnMismatch
 from pytest_cannlm.errors import EngineError, UsageError
 from pytest_cannlm.models.tokenizer import Tokenizer
 from pytest_cannlm.simulator import memory
+from pytest_cannlm.simulator.misfits import check_match, dying_as_the_engine_does
 from pytest_cannlm.simulator.numerics import MODES, Mode, with_number_formats
 from pytest_cannlm.simulator.package import LoadedPackage, read_package
 from pytest_cannlm.simulator.profile import load_profile
@@ -63,6 +62,8 @@ class EngineOptions:
     ram_bytes: int = 32 << 30
     seed: int = 0
     threads: int | None = None
+    on_mismatch: OnMismatch = "crash"
+    """What becomes of a package of another CANN or chip."""
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> EngineOptions:
@@ -75,8 +76,9 @@ class EngineOptions:
                 expected="one of " + ", ".join(cls.__dataclass_fields__),
             )
         made = cls(**options)
-        if made.mode not in MODES:
-            raise UsageError("unknown mode", field="mode", found=made.mode, expected="one of " + ", ".join(MODES))
+        for name, value, known in (("mode", made.mode, MODES), ("on_mismatch", made.on_mismatch, ON_MISMATCH)):
+            if value not in known:
+                raise UsageError(f"unknown {name}", field=name, found=value, expected="one of " + ", ".join(known))
         return made
 
 
@@ -94,24 +96,15 @@ class SimulatedEngine:
 
         Raises:
             PackageError, ContainerError: the package is broken or is not a simulated one.
-            EngineError: built for another chip, or more memory than the simulated device has.
+            EngineError: the engine cannot use the package, or it needs more memory than the simulated device has. Where
+                the real engine dies, this one ends its process.
         """
         asked = EngineOptions.parse(options)
         self._loaded = None
-        read = read_package(Path(package))
         profile = load_profile(asked.profile)
-        if read.model.build_version != asked.cann:
-            _crash_of_another_cann(read.model.build_version, asked.cann)
-        if read.model.chip != profile.chip:
-            raise EngineError(
-                "no runtime support the Model.",
-                file=read.folder,
-                field="chip",
-                found=f"built for {read.model.chip}",
-                expected=profile.chip,
-                remedy="build the package for this chip",
-                code="1",
-            )
+        with dying_as_the_engine_does():
+            read = read_package(Path(package))
+            check_match(read.model, chip=profile.chip, cann=asked.cann, otherwise=asked.on_mismatch)
         parts = memory.parts_of(read)
         self._base_bytes = memory.base_bytes(profile)
         needed = self._base_bytes + sum(parts.values())
@@ -320,16 +313,3 @@ class _Loaded:
         )
         forbidden = sorted(self._end_ids) if request.ignore_eos else []
         return TokenChooser(sampler, self._package.llm["vocab_real_size"], forbidden)
-
-
-def _crash_of_another_cann(built: str, device: str) -> None:
-    """End the process as a device does that is given a model of another CANN: log lines, then a memory error."""
-    for line in (
-        f"compatibleHelper CheckCompatibility failed by cl NPUCL: model {built}, runtime {device}",
-        "HcsCompiledModelPreLoadProcess: false",
-        "modelRecompiler Recompile failed!",
-    ):
-        print(line, file=sys.stderr, flush=True)
-    if os.name == "posix":
-        os.kill(os.getpid(), signal.SIGSEGV)
-    os.abort()

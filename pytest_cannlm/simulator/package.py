@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ from pytest_cannlm.build.runtime_form import COS
 from pytest_cannlm.build.schemes import Format
 from pytest_cannlm.build.weights import WEIGHT_FILE
 from pytest_cannlm.container.kirin import SimulatedModel, read_simulated
-from pytest_cannlm.errors import EngineError, PackageError
+from pytest_cannlm.errors import EngineCrash, EngineError, PackageError
+from pytest_cannlm.simulator.misfits import MERGES_ARE_PAIRS, WEIGHTS_TOO_SHORT, death, executor_not_made
 from pytest_cannlm.simulator.session import Shape
 
 _ITEM_BYTES = {ELEMENT_TYPES[name]: np.dtype(name).itemsize for name in ELEMENT_TYPES}
@@ -36,6 +38,7 @@ _COUNTS = {
     "eos_token_id": 0,
 }
 """Numbers of ``llm_config`` that are counted with, and the least that each can be."""
+_MERGES_AS_PAIRS = re.compile(r'"merges"\s*:\s*\[\s*\[')
 _FORMAT_OF_ARRAY: dict[str, Format] = {"codes": "w4", "high": "w8", "low": "w8", "values": "fp16"}
 
 
@@ -118,9 +121,10 @@ def read_package(folder: Path) -> LoadedPackage:
     """Read and cross-check a package folder.
 
     Raises:
-        PackageError: a file is missing or says something that does not fit the others; a real package.
+        PackageError: a file is missing or is not JSON; a real package.
         ContainerError: the ``.omc`` is damaged.
-        EngineError: the weight file is missing or too short.
+        EngineError: a setting is missing or cannot be used; the weight file is missing or too short.
+        EngineCrash: the real engine's process would end here, by the signal ``found`` with the words ``log``.
     """
     executor, context = _json(folder / "executor.json"), _json(folder / "context.json")
     _check_numbers(executor, folder / "executor.json")
@@ -130,17 +134,21 @@ def read_package(folder: Path) -> LoadedPackage:
         tokenizer = (folder / executor["tokenizer"]["path"]).read_text(encoding="utf-8")
         expected = llm["vocab_size"] * llm["hidden_size"], llm["vocab_size"] * 4
         files = folder / llm["embedding_weights"], folder / llm["embedding_dequant_scale"]
-        context["generate_options"], context["sampler"]
     except KeyError as error:
-        raise PackageError("a setting of the package is missing", file=folder, field=str(error.args[0])) from error
+        raise executor_not_made(folder, field=str(error.args[0]), found=None, expected="a value") from error
     except OSError as error:
         raise PackageError("a file of the package is missing", file=error.filename or folder) from error
+    for section in ("generate_options", "sampler"):
+        if section not in context:  # the real engine takes its defaults without a word
+            raise PackageError("a section of context.json is missing", file=folder / "context.json", field=section)
     for file, size in zip(files, expected, strict=True):
         found = file.stat().st_size if file.is_file() else None
+        if found is None:
+            raise PackageError("a file of the package is missing", file=file)
         if found != size:
-            raise PackageError(
-                "embedding file does not fit executor.json", file=file, found=f"{found} bytes", expected=f"{size} bytes"
-            )
+            raise _death_by_settings("vocab_size, hidden_size", f"{found} bytes of {file.name}", f"{size} bytes", file)
+    if _MERGES_AS_PAIRS.search(tokenizer):
+        raise death("the engine cannot read the tokenizer", "SIGABRT", (MERGES_ARE_PAIRS,), file=folder)
     graph = onnx.load_model_from_string(model.runtime_graph)
     package = LoadedPackage(folder, executor, context, tokenizer, model, graph, _load_of(graph))
     _check_cache(package)
@@ -154,17 +162,22 @@ def _check_numbers(executor: Mapping[str, Any], path: Path) -> None:
     for key in _COUNTS:
         value = llm.get(key) if isinstance(llm, Mapping) else None
         if isinstance(value, bool) or not isinstance(value, int) or value < _COUNTS[key]:
-            raise PackageError(
-                "a setting of the package is missing or is not a usable number",
-                file=path,
+            raise executor_not_made(
+                path,
                 field=f"llm_config.{key}",
                 found=value,
                 expected=f"a whole number of at least {_COUNTS[key]}",
             )
 
 
+def _death_by_settings(field: str, found: str, expected: str, file: Path) -> EngineCrash:
+    """Wrong layers, hidden size or vocabulary: the engine believes them, and dies. What it prints then is not known."""
+    said = f"simulated engine: {field} of executor.json do not fit: {found}, expected {expected}"
+    return death("executor.json does not describe the model", "SIGSEGV", (said,), file=file, field=field)
+
+
 def _check_cache(package: LoadedPackage) -> None:
-    """executor.json must describe the cache that the graph was compiled for; the real engine crashes if it does not."""
+    """executor.json must describe the cache that the graph was compiled for."""
     compiled = {
         value.name: tuple(d.dim_value or -1 for d in value.type.tensor_type.shape.dim)
         for value in package.graph.graph.input
@@ -174,20 +187,18 @@ def _check_cache(package: LoadedPackage) -> None:
     described = {f"past_key_in{i}": (shape.kv_heads, shape.head_dim, -1) for i in range(shape.layers)}
     length = next((tensor.dims[0] for tensor in package.graph.graph.initializer if tensor.name == COS), None)
     if package.llm["kv_cache_max_len"] != length:
-        raise PackageError(
-            "executor.json does not describe the compiled KV cache",
-            file=package.folder / "executor.json",
+        raise executor_not_made(
+            package.folder / "executor.json",
             field="kv_cache_max_len",
             found=package.llm["kv_cache_max_len"],
             expected=length,
         )
     if compiled != described:
-        raise PackageError(
-            "executor.json does not describe the compiled KV cache",
-            file=package.folder / "executor.json",
-            field="num_hidden_layers, num_attention_kv_heads, num_attention_head_dims",
-            found=f"{shape.layers} layers of {shape.kv_heads} heads of {shape.head_dim}",
-            expected=f"{len(compiled)} layers of {next(iter(compiled.values()), ())[:2]} (heads, size)",
+        raise _death_by_settings(
+            "num_hidden_layers, num_attention_kv_heads, num_attention_head_dims",
+            f"{shape.layers} layers of {shape.kv_heads} heads of {shape.head_dim}",
+            f"{len(compiled)} layers of {next(iter(compiled.values()), ())[:2]} (heads, size)",
+            package.folder / "executor.json",
         )
 
 
@@ -211,7 +222,7 @@ def _check_weights(package: LoadedPackage) -> None:
     size = weights.stat().st_size if weights.is_file() else 0
     if size < needed:
         raise EngineError(
-            "LoadPrivateWeight: weightFileSize - constSize >= variableSize false",
+            WEIGHTS_TOO_SHORT,
             file=weights,
             found=f"{size} bytes",
             expected=f"{needed} bytes",
