@@ -24,6 +24,11 @@ REFUSALS = (
     "CHIP_MISMATCH",
     "CHIP_UNKNOWN",
     "CHIP_NOT_ALLOWED",
+    "OPP_VERSION_MISMATCH",
+    "OPP_VERSION_UNKNOWN",
+    "HOST_MISMATCH",
+    "HOST_UNKNOWN",
+    "MANIFEST_CONTRADICTS",
     "PACKAGE_INCOMPLETE",
     "PACKAGE_DAMAGED",
     "WEIGHT_SIZE_UNKNOWN",
@@ -166,6 +171,19 @@ def refusal_code(value: Any) -> str:
             f"expected a code of the gate or the container, or an engine's number{_meant(value, REFUSALS)}"
         )
     return value
+
+
+def program(value: Any) -> Any:
+    """A program with its arguments, as a tuple of texts; or a callable, as it is."""
+    if callable(value):
+        return value
+    try:
+        words = tuple(text(word) for word in value) if isinstance(value, (list, tuple)) else ()
+    except ValueError:
+        words = ()
+    if not words:
+        raise ValueError('expected a list of texts, such as ["python", "app.py"], or a callable')
+    return words
 
 
 def one_of(*choices: str, aliases: Mapping[str, str] | None = None) -> Check:

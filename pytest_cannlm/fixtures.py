@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pytest_cannlm.build import PackageFolder
     from pytest_cannlm.devices import DeviceInfo
+    from pytest_cannlm.harness.fallback import CloudLlm
     from pytest_cannlm.harness.npu import Npu
     from pytest_cannlm.harness.session import Harness
 
@@ -108,3 +109,11 @@ def npu_package(npu: Npu) -> NpuPackage:
 def onnx_reference(request: pytest.FixtureRequest) -> OnnxReference:
     """The ONNX reference of the test's model: float, or with the package's quantized weights."""
     return OnnxReference(_harness(request.config))
+
+
+@pytest.fixture(scope="session")
+def cloud_llm(request: pytest.FixtureRequest) -> CloudLlm:
+    """An OpenAI-compatible endpoint on this machine: scripted, and it remembers what reaches it. Needs no marker."""
+    from pytest_cannlm.plugin.running import cloud_of
+
+    return cloud_of(request.config)

@@ -48,7 +48,7 @@ def pytest_cannlm_reference(config: pytest.Config, package: PackageFolder, check
 
 @pytest.hookspec
 def pytest_cannlm_judge(item: pytest.Item, run: Run) -> Sequence[Verdict] | None:
-    """Verdicts of an own check, taken after the body beside those of the markers.
+    """Verdicts of an own check, taken after the body beside those of the markers. Not asked where nothing was loaded.
 
     Example: a limit on the number of tokens that a test's body generated.
     """

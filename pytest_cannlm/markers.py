@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypeVar
 
@@ -27,12 +27,14 @@ from pytest_cannlm.arguments import (
     number,
     one_of,
     positive,
+    program,
     refusal_code,
     share,
     size,
     size_or_nothing,
     text,
 )
+from pytest_cannlm.compat.damage import DAMAGES
 from pytest_cannlm.errors import UsageError
 from pytest_cannlm.parity.names import GREEDY_TOKENS
 from pytest_cannlm.settings import nearest
@@ -318,29 +320,28 @@ class RefusesLoad(Marker):
 
     cann: str | None = argument(build_version, None)
     chip: str | None = argument(chip, None)
-    damage: str | None = argument(one_of("truncate", "header", "missing-weights"), None)
+    damage: str | None = argument(one_of(*DAMAGES), None)
     error: str | None = argument(refusal_code, None)
     at: Literal["gate", "engine"] = argument(one_of("gate", "engine"), "gate")
+    within_s: float | None = argument(positive, None)
 
     def validate(self) -> None:
-        """Exactly one thing is wrong with the copy, so that the refusal has one cause."""
+        """Exactly one thing is wrong with the copy, so that the refusal has one cause; and it can be noticed there."""
         if sum(wrong is not None for wrong in (self.cann, self.chip, self.damage)) != 1:
             self.refuse("needs exactly one of cann, chip and damage: what is wrong with the copy")
+        if self.at == "engine" and self.damage is not None and not DAMAGES[self.damage].engine_notices:
+            self.refuse(f'cannot be judged: no engine notices damage={self.damage!r}; use at="gate"')
 
 
 @dataclass(frozen=True, kw_only=True)
 class FallsBack(Marker):
-    """On a chip outside the whitelist the request goes to the cloud. Recognised, and refused in this version."""
+    """On a chip outside ``chips`` of the marker npu, an app asks the cloud and does not open the package."""
 
     name = "falls_back"
 
     to: str = argument(one_of("cloud"), "cloud")
     chip: str | None = argument(text, None)
-    app: str | None = argument(text, None)
-
-    def validate(self) -> None:
-        """An assertion that is not made must not look as if it were."""
-        self.refuse("is not available in this version: the cloud fallback cannot be asserted yet")
+    app: tuple[str, ...] | Callable[..., object] | None = argument(program, None)  # noqa: RUF009 - declares a field
 
 
 MARKERS: Mapping[str, type[Marker]] = {

@@ -112,6 +112,12 @@ OPTIONS: tuple[Option, ...] = (
         choices=("refuse", "load"),
     ),
     Option(
+        "version_pairs",
+        "path",
+        "JSON or TOML file of versions that mean the same release in two number spaces, added to the bundled list",
+        metavar="FILE",
+    ),
+    Option(
         "no_junit",
         "flag",
         "write no figures into JUnit XML, for readers that follow the strict xunit2 schema",
@@ -134,6 +140,7 @@ class Settings:
     inconclusive: Literal["extend", "fail", "skip", "xfail"] = "extend"
     cann_policy: Literal["exact", "window", "off"] = "exact"
     cann_unknown: Literal["refuse", "load"] = "refuse"
+    version_pairs: Path | None = None
     no_junit: bool = False
     explain: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import httpcore  # noqa: F401 - in-process runs of pytester forget what they import first, and httpx keeps its classes
 import pytest
 from tiny import tiny_llama
 

@@ -69,7 +69,9 @@ class FakeClient:
         self._loads = 0
         self._times = 0
 
-    def load(self, package: Path, *, manifest: Path | None = None, target: Target | None = None) -> LoadReport:
+    def load(
+        self, package: Path, *, manifest: Path | None = None, target: Target | None = None, timeout_s: float = 600.0
+    ) -> LoadReport:
         self._called("load")
         if target is not None:
             self.gate(package, target)

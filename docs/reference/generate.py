@@ -18,8 +18,10 @@ from typing import Any
 import typer
 
 from pytest_cannlm import errors
-from pytest_cannlm.agent.codes import explain
 from pytest_cannlm.cli.app import app
+from pytest_cannlm.compat.damage import DAMAGES
+from pytest_cannlm.explain.causes import causes
+from pytest_cannlm.lint import RULES
 from pytest_cannlm.markers import MARKERS, Marker, Parity
 from pytest_cannlm.measure.judging import LATENCY, MEMORY
 from pytest_cannlm.models.catalogue import catalogue
@@ -34,7 +36,7 @@ PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTAL
 
 MEANING = {
     "npu": {
-        "model": "name from the catalogue, path of a GGUF file, or path of a Hugging Face folder",
+        "model": "name from the catalogue, or path of a GGUF file, a Hugging Face folder, or a package made elsewhere",
         "scheme": "how weights are stored; `int8` means `w8a16`",
         "context": "positions of the KV cache, prompt and generated tokens together; a multiple of 64",
         "chips": "chips that the test may run on; on another one it is not run",
@@ -65,14 +67,15 @@ MEANING = {
     "refuses_load": {
         "cann": "the copy says that it was built for this CANN version",
         "chip": "the copy says that it was built for this chip",
-        "damage": "the copy is damaged: weights cut short, container header destroyed, or weight file missing",
+        "damage": "the copy is damaged: " + "; ".join(f"`{name}`: {kind.what}" for name, kind in DAMAGES.items()),
         "error": "the one error code that counts; by default every code that fits what is wrong",
         "at": "who has to refuse: the gate before load, or the engine with the gate switched off",
+        "within_s": "seconds within which the refusal has to come; by default 5 at the gate and 600 at the engine",
     },
     "falls_back": {
         "to": "where the request must go",
-        "chip": "the chip that is not supported",
-        "app": "the app under test",
+        "chip": "the chip that the app is told, outside `chips` of `npu`; by default the device's own",
+        "app": "the app under test: a process, or a callable of this process; by default `pytest_cannlm.fallback`",
     },
 }
 """What every marker argument means. The rest of the table comes from the declarations."""
@@ -240,12 +243,24 @@ def _first_sentence(cls: type) -> str:
 
 
 def engine_codes() -> str:
-    """Every return code of an engine that has a known meaning."""
-    known = [number for number in (*range(1, 20), *range(100000, 600000)) if explain(number).name != "unknown code"]
-    return table(
-        ["code", "name", "where", "what to do"],
-        [[str(n), code(explain(n).name), explain(n).family, explain(n).remedy] for n in known],
-    )
+    """Every code that has a known meaning, one table per family."""
+    parts = []
+    for name, family in causes().families.items():
+        rows = [
+            [code(known.code), known.name, known.cause, known.next] for known in causes().codes if known.family == name
+        ]
+        if rows:
+            head = ["code", "name", "meaning", "what to do"]
+            parts.append(f"### {name}\n\nFrom {family.source}.\n\n{table(head, rows)}")
+    return "\n\n".join(parts)
+
+
+def log_texts() -> str:
+    """Every text of a log that has a known meaning."""
+    rows = [
+        [code(known.pattern), known.family, known.cause, "" if known.noise else known.next] for known in causes().texts
+    ]
+    return table(["text", "where", "meaning", "what to do"], rows)
 
 
 def models() -> str:
@@ -267,6 +282,11 @@ def _buildable(family: str) -> str:
     return "yes" if family == "llama" else f"no, family {family}"
 
 
+def lint_rules() -> str:
+    """Every rule of ``cannlm lint``."""
+    return table(["code", "severity", "finding", "why"], [[code(r.code), r.severity, r.title, r.why] for r in RULES])
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "markers": markers,
     "marker-summary": marker_summary,
@@ -278,7 +298,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "exceptions": exceptions,
     "engine-codes": engine_codes,
+    "log-texts": log_texts,
     "models": models,
+    "lint-rules": lint_rules,
 }
 
 

@@ -39,7 +39,7 @@ def show_error(error: CannlmError, *, as_json: bool) -> int:
         facts = error.as_dict()
         _write(_as_json({**facts, "message": str(error)}))
     else:
-        print(f"cannlm: {error}", file=sys.stderr)
+        print(f"cannlm: {error.with_notes()}", file=sys.stderr)
     return error.exit_code
 
 

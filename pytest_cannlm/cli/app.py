@@ -26,6 +26,10 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output; progress on standard error.")]
 Cache = Annotated[Path | None, typer.Option(help="Folder for models and built packages.", metavar="DIR")]
+Pairs = Annotated[
+    Path | None,
+    typer.Option(help="File of versions that mean the same in two number spaces; added to the list.", metavar="FILE"),
+]
 
 _ClickError: Any = typer.BadParameter.__mro__[2]
 """The base of the parser's own errors; typer brings its own copy of click and does not export it."""
@@ -195,21 +199,37 @@ def check(
         bool | None, typer.Option("--simulated/--real", help="What the target is (default: what the package is for).")
     ] = None,
     policy: Annotated[str | None, typer.Option(help="exact, window or off.")] = None,
+    version_pairs: Pairs = None,
+    same_architecture: Annotated[
+        list[str] | None,
+        typer.Option(help="Ascend chips that count as one, such as Ascend910B2,Ascend910B3; repeatable."),
+    ] = None,
+    opp_version: Annotated[
+        str | None, typer.Option(help="Version of the target's operator package, for Ascend models of dynamic shape.")
+    ] = None,
+    host_os: Annotated[
+        str | None, typer.Option(help="The target's operating system, for Ascend models with libraries: linux.")
+    ] = None,
+    host_cpu: Annotated[str | None, typer.Option(help="The target's processor, for the same: aarch64.")] = None,
     json_: Json = False,
 ) -> int:
     """Ask the gate whether a package may be loaded on a target, without loading it."""
-    from pytest_cannlm.cli.target import known_chip, known_version
-    from pytest_cannlm.harness.single import judge_at_gate
+    from pytest_cannlm.cli.target import target_of
+    from pytest_cannlm.compat.gate import decide
+    from pytest_cannlm.compat.package import folder_and_manifest
 
-    settings = _settings(cann_policy=policy)
-    decision = judge_at_gate(
-        package,
-        chip=known_chip(chip),
-        cann=known_version(cann, policy=settings.cann_policy),
-        version_from="no --cann on the command line" if cann is None else "--cann on the command line",
+    target = target_of(
+        _settings(cann_policy=policy, version_pairs=version_pairs),
+        chip=chip,
+        cann=cann,
         simulated=simulated,
-        policy=settings.cann_policy,
+        opp_version=opp_version,
+        host_os=host_os,
+        host_cpu=host_cpu,
+        same_architecture=same_architecture or (),
     )
+    folder, manifest = folder_and_manifest(package)
+    decision = decide(folder, target, manifest=manifest)
     data = {"answer": decision.answer, "code": decision.code, "reasons": decision.reasons()}
     decisive = decision.explain()
     lines = [decisive, *(f"  {reason}" for reason in decision.reasons() if reason not in decisive)]
@@ -217,12 +237,54 @@ def check(
     return show(Answer({**data, "bytes_read": decision.bytes_read}, lines, code), as_json=json_)
 
 
+@app.command("lint")
+def lint_folder(
+    package: Annotated[Path, typer.Argument(help="A package folder, or the folder above it.")],
+    hashes: Annotated[
+        bool | None,
+        typer.Option("--hashes/--no-hashes", help="Hash every file that the manifest lists (default: up to 1 GiB)."),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
+    json_: Json = False,
+) -> int:
+    """Say whether a folder is a package that the engine will load and that means what it says. Changes nothing."""
+    from pytest_cannlm.cli.linting import lint_package
+
+    return show(lint_package(package, hashes=hashes, strict=strict), as_json=json_)
+
+
 @app.command()
-def doctor(cache: Cache = None, json_: Json = False) -> int:
-    """Say what this machine can do and what is missing, with the command that fixes it. Uses no network."""
+def doctor(
+    npu: Annotated[
+        list[str] | None,
+        typer.Option(help="Hold the toolkits against this device (default: that of the settings).", metavar="DEVICE"),
+    ] = None,
+    hash_: Annotated[
+        bool, typer.Option("--hash", help="Identify DDK archives by their hash; reads each whole, 260 MB and more.")
+    ] = False,
+    version_pairs: Pairs = None,
+    cache: Cache = None,
+    json_: Json = False,
+) -> int:
+    """Say what this machine can do, which CANN toolkits it has, and what is wrong, with the fix. Uses no network."""
     from pytest_cannlm.cli.doctor import examine
 
-    return show(examine(_settings(cache).cache_folder), as_json=json_)
+    settings = _settings(cache, npu=npu or None, version_pairs=version_pairs)
+    return show(examine(settings, environment=os.environ, hash_archives=hash_), as_json=json_)
+
+
+@app.command()
+def explain(
+    sources: Annotated[list[str], typer.Argument(help="Codes, names of codes, log files, or - for standard input.")],
+    family: Annotated[
+        str | None, typer.Option(help="Whose codes they are where numbers overlap, such as OH_NN.", metavar="NAME")
+    ] = None,
+    json_: Json = False,
+) -> int:
+    """Say what an engine, a converter or a device means by a code or a log: the cause and the next step."""
+    from pytest_cannlm.cli.explaining import explain as explain_sources
+
+    return show(explain_sources(sources, family=family, standard_input=sys.stdin.buffer), as_json=json_)
 
 
 def _settings(cache: Path | None = None, **given: object) -> Settings:

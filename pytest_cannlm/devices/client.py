@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
     from pytest_cannlm.compat.gate import Target
 
-_LOAD_S = 600.0
+LOAD_S = 600.0
+"""Seconds that a load may take unless its caller says otherwise."""
 _COMPUTE_S = 600.0
 _QUICK_S = 60.0
 _STATUS_S = 10.0
@@ -69,7 +70,7 @@ class AgentClient:
         manifest: Path | None = None,
         target: Target | None = None,
         options: Mapping[str, Any] | None = None,
-        timeout_s: float = _LOAD_S,
+        timeout_s: float = LOAD_S,
     ) -> LoadReport:
         """Have the package judged against ``target`` and loaded; None switches the gate off.
 

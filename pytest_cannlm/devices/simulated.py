@@ -76,5 +76,5 @@ class SimulatedDevice:
             "profile": self._info.chip.lower(),
             "cann": self._info.cann,
             "ram_bytes": self._info.ram_bytes,
-            **{name: asked[name] for name in ("mode", "seed", "threads") if name in asked},
+            **{name: asked[name] for name in ("mode", "seed", "threads", "on_mismatch") if name in asked},
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from pytest_cannlm.compat import versions
 from pytest_cannlm.compat.chips import known_chips, normalize
@@ -15,6 +15,9 @@ from pytest_cannlm.sizes import SIZE_FORMS, parse_size
 _EXAMPLES = "sim, sim:kirinx90?cann=6.0.1.0&ram=2GiB&mode=fast&seed=3, hdc[:KEY], adb[:SERIAL], local"
 
 _MODES = ("faithful", "fast")
+OnMismatch = Literal["crash", "error", "hang", "load"]
+ON_MISMATCH: tuple[OnMismatch, ...] = get_args(OnMismatch)
+"""What the simulated engine does with a package of another CANN or chip, if the gate lets it reach the engine."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class DeviceSpec:
     key: str | None
     """The simulated chip (normalized), the hdc connect key or the adb serial; None = the only one, or the default."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Parsed: ``cann`` str, ``ram`` bytes, ``mode`` str, ``seed`` int, ``threads`` int."""
+    """Parsed: ``cann`` str, ``ram`` bytes, ``mode`` str, ``seed`` int, ``threads`` int, ``on_mismatch`` str."""
     text: str = ""
     """As the user wrote it."""
 
@@ -96,10 +99,13 @@ def _size(text: str, name: str, value: str) -> int:
     return size
 
 
-def _mode(text: str, name: str, value: str) -> str:
-    if value not in _MODES:
-        raise _unknown(text, name, value, _MODES)
-    return value
+def _one_of(*words: str) -> Callable[[str, str, str], str]:
+    def parse(text: str, name: str, value: str) -> str:
+        if value not in words:
+            raise _unknown(text, name, value, words)
+        return value
+
+    return parse
 
 
 def _count(least: int) -> Callable[[str, str, str], int]:
@@ -114,7 +120,14 @@ def _count(least: int) -> Callable[[str, str, str], int]:
 _KeyParser = Callable[[str, str], str]
 _OptionParsers = Mapping[str, Callable[[str, str, str], Any]]
 
-_SIM_OPTIONS: _OptionParsers = {"cann": _cann, "ram": _size, "mode": _mode, "seed": _count(0), "threads": _count(1)}
+_SIM_OPTIONS: _OptionParsers = {
+    "cann": _cann,
+    "ram": _size,
+    "mode": _one_of(*_MODES),
+    "seed": _count(0),
+    "threads": _count(1),
+    "on_mismatch": _one_of(*ON_MISMATCH),
+}
 _KINDS: Mapping[str, tuple[_KeyParser, _OptionParsers]] = {
     "sim": (_simulated_chip, _SIM_OPTIONS),
     "hdc": (_connect_key, {}),

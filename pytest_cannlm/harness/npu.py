@@ -85,22 +85,26 @@ class Npu:
 
     def __init__(self) -> None:
         self._run: Run | None = None
+        self._why_none: str | None = None
 
     def __repr__(self) -> str:
         if self._run is None:
-            return "<NPU, no test running>"
+            return f"<NPU, {self._why_none or 'no test running'}>"
         return f"<NPU {self._run.device.name} with {self._run.case.model} ({self._run.case.scheme})>"
 
-    def attach(self, run: Run | None) -> None:
-        """Put the test that starts behind this object, or nothing (None) when it ended."""
+    def attach(self, run: Run | None, *, why_none: str | None = None) -> None:
+        """Put the test that starts behind this object, or nothing (None) when it ended or ``why_none`` says why."""
         self._run = run
+        self._why_none = why_none
 
     @property
     def run(self) -> Run:
         """The running test.
 
-        :raises UsageError: no test with an ``npu`` marker runs.
+        :raises UsageError: no test with an ``npu`` marker runs, or nothing is loaded for it.
         """
+        if self._why_none is not None:
+            raise UsageError(self._why_none, remedy="Ask the app (cloud_llm.run_app), or take falls_back off the test")
         if self._run is None:
             raise UsageError(
                 "no test with an npu marker is running",

@@ -11,7 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_cannlm.agent.protocol import GenerateRequest, Kind
+from pytest_cannlm.errors import UsageError
 from pytest_cannlm.harness import windows
+from pytest_cannlm.harness.elsewhere import UNKNOWN_SCHEME
 from pytest_cannlm.harness.judgement import Judged, guard
 from pytest_cannlm.harness.prompts import STANDARD_PROMPTS, question_prompt
 from pytest_cannlm.harness.rooms import Reference
@@ -60,6 +62,13 @@ def limits_of(run: Run, marker: Parity) -> tuple[dict[str, Limit], int]:
     if own and marker.profile is None:
         return own, 1
     facts = run.package.data
+    if run.case.scheme == UNKNOWN_SCHEME and marker.profile is None and marker.against != "quantized":
+        raise UsageError(
+            "no parity profile follows, because the package does not say its scheme",
+            file=run.package.package,
+            field="scheme",
+            remedy="Give scheme= in the npu marker, or profile= or limits in the parity marker",
+        )
     profile = choose_profile(
         marker.profile,
         scheme=run.case.scheme,

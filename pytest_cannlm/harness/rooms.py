@@ -18,6 +18,7 @@ from pytest_cannlm.agent.protocol import (
     TimingRequest,
     TokenEvent,
 )
+from pytest_cannlm.devices.client import LOAD_S
 from pytest_cannlm.devices.spec import DeviceSpec
 from pytest_cannlm.progress import Progress
 
@@ -40,8 +41,9 @@ class EngineClient(Protocol):
         *,
         manifest: Path | None = None,
         target: Target | None = None,
+        timeout_s: float = LOAD_S,
     ) -> LoadReport:
-        """Have the package judged against ``target`` (None: the gate is off) and loaded."""
+        """Have the package judged against ``target`` (None: the gate is off) and loaded within ``timeout_s``."""
 
     def generate(self, request: GenerateRequest, on_token: Callable[[TokenEvent], None] | None = None) -> Generation:
         """Run one generation."""
@@ -154,5 +156,4 @@ def _reference(package: PackageFolder, checkpoint: Path | None, cache: Path, pro
 
     if checkpoint is None:
         return OnnxReference(quantized_reference(package, cache=cache, progress=progress))
-    context = int(package.data["build"]["context"])
-    return OnnxReference(float_reference(checkpoint, context=context, cache=cache, progress=progress))
+    return OnnxReference(float_reference(checkpoint, context=package.context, cache=cache, progress=progress))

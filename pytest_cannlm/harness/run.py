@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -44,23 +44,23 @@ class Run:
     started: AgentStatus
     """The agent when the package was loaded and nothing had been asked."""
     asked: list[Asked] = field(default_factory=list)
+    served_by: list[str] = field(default_factory=list)
+    """Who computed what was generated, in the engine's own words, each once."""
 
     @property
     def kind(self) -> Kind:
         """What this device's figures are."""
         return "modelled" if self.device.simulated else "measured"
 
-    @cached_property
-    def executor(self) -> dict[str, Any]:
+    @property
+    def executor(self) -> Mapping[str, Any]:
         """The package's ``executor.json``."""
-        text = (self.package.package / "executor.json").read_text(encoding="utf-8")
-        data: dict[str, Any] = json.loads(text)
-        return data
+        return self.package.executor
 
     @property
     def context(self) -> int:
-        """Positions of the KV cache: ``kv_cache_max_len``, prompt and generated tokens together."""
-        return int(self.executor["llm_config"]["kv_cache_max_len"])
+        """Positions of the KV cache, prompt and generated tokens together."""
+        return self.package.context
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -135,6 +135,8 @@ class Run:
                     code="KV_CACHE_OVERFLOW",
                 ) from error
             raise
+        if generation.served_by not in self.served_by:
+            self.served_by.append(generation.served_by)
         prompt, new = max(generation.prompt_tokens, len(ids)), len(generation.tokens)
         used = prompt + max(new - 1, 0)
         if used > self.context:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pytest_cannlm.devices.spec import DeviceSpec
-from pytest_cannlm.errors import CannlmError, DeviceError
+from pytest_cannlm.errors import CannlmError, DeviceError, UsageError
+from pytest_cannlm.harness import elsewhere
 from pytest_cannlm.harness.case import Case
 from pytest_cannlm.harness.npu import Npu
 from pytest_cannlm.harness.rooms import DeviceLike, EngineClient, Reference, Rooms
@@ -18,9 +21,16 @@ from pytest_cannlm.progress import Progress
 from pytest_cannlm.settings import Settings
 
 if TYPE_CHECKING:
+    from pytest_cannlm.agent.protocol import LoadReport
     from pytest_cannlm.build import PackageFolder, Recipe
     from pytest_cannlm.compat.gate import Target
     from pytest_cannlm.devices.base import DeviceInfo
+    from pytest_cannlm.harness.fallback import CloudLlm, Trial
+
+
+class UncheckedLoadWarning(UserWarning):
+    """A package was loaded although the gate could not tell whether it fits, because the settings say so."""
+
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -46,6 +56,8 @@ class Harness:
     def begin(self, case: Case) -> Run:
         """Make device, package and engine ready for a test and put it behind :attr:`npu`.
 
+        A refusal of the gate is not remembered: it takes milliseconds, and every test of the package has to fail by it.
+
         :raises NotRunError: the device's chip is not among the test's, the engine lacks what the test requires, or what
             the test needs broke in an earlier test.
         :raises CannlmError: device, build, gate or engine failed.
@@ -54,6 +66,8 @@ class Harness:
         self._check_chip(case, device.info)
         package = self.package(case, device.info)
         target = self.target(case, device.info)
+        if case.package is not None:
+            elsewhere.refuse_misfit(case.package, target)
         try:
             client = device.agent()
             with environment_errors(f"the device {device.info.name}"):
@@ -72,6 +86,43 @@ class Harness:
         self.npu.attach(run)
         return run
 
+    def begin_fallback(self, case: Case, cloud: CloudLlm) -> Trial:
+        """Make the package of a ``falls_back`` test ready, and its app behind ``cloud``; nothing is loaded or started.
+
+        :raises UsageError: the chip is one of the test's own, where an app has no reason to fall back.
+        :raises CannlmError: device or build failed.
+        """
+        from pytest_cannlm.compat import chips
+        from pytest_cannlm.harness.fallback import Trial
+
+        marker = case.falls_back
+        assert marker is not None
+        device = self.device(case.device).info
+        chip = chips.normalize(marker.chip or device.chip)
+        allowed = [chips.normalize(name) for name in case.chips]
+        if chip in allowed:
+            raise UsageError(
+                f"falls_back: {chip} is on the test's list of chips, so an app has no reason to fall back",
+                field="chip",
+                found=f"{chip} ({'marker' if marker.chip else f'the device {device.name}'})",
+                expected=f"a chip other than {', '.join(allowed)}",
+                remedy="Name one with falls_back(chip=...)",
+            )
+        package = self.package(case, replace(device, chip=allowed[0]))
+        trial = Trial(
+            case=case,
+            device=device,
+            chip=chip,
+            package=package,
+            marker=marker,
+            cloud=cloud,
+            relabel=self.rooms.relabel,
+            scratch=self.settings.cache_folder / "relabelled",
+        )
+        self.npu.attach(None, why_none=f"nothing is loaded on {chip}: the test asserts that the app falls back")
+        cloud.attach(trial)
+        return trial
+
     def end(self) -> None:
         """The running test ended."""
         self.npu.attach(None)
@@ -81,7 +132,9 @@ class Harness:
         return self._devices.get(spec.text, f"the device {spec.text}", lambda: self.rooms.open_device(spec))
 
     def package(self, case: Case, device: DeviceInfo) -> PackageFolder:
-        """The package of a test for ``device``, built on first use."""
+        """The package of a test for ``device``: the one that its model is, else built on first use."""
+        if case.package is not None:
+            return case.package
         recipe = self.recipe(case, device)
         what = f"the package of {case.model} ({case.scheme})"
         return self._packages.get(
@@ -117,6 +170,7 @@ class Harness:
     def target(self, case: Case, device: DeviceInfo) -> Target:
         """What the gate holds a package against."""
         from pytest_cannlm.compat.gate import Target
+        from pytest_cannlm.compat.pairs import read_pairs
 
         return Target(
             chip=device.chip,
@@ -126,6 +180,7 @@ class Harness:
             policy=self.settings.cann_policy,
             on_unknown=self.settings.cann_unknown,
             chips=case.chips,
+            version_pairs=read_pairs(self.settings.version_pairs),
         )
 
     def reference(self, run: Run, against: str) -> Reference:
@@ -133,7 +188,18 @@ class Harness:
 
         ``against`` is "float" for the model's own weights, "quantized" for what the package's codes stand for, or the
         path of another checkpoint.
+
+        :raises UsageError: "float", and the package was made elsewhere: nobody knows from which checkpoint.
         """
+        if against == "float" and run.case.package is not None:
+            raise UsageError(
+                "the float reference is made from the checkpoint, and the test names a package that was made elsewhere",
+                file=run.package.package,
+                field="against",
+                found='"float"',
+                expected="the path of the checkpoint",
+                remedy='Give the checkpoint that the package was made from: parity(against="PATH")',
+            )
         if against == "quantized":
             checkpoint = None
         else:
@@ -214,3 +280,13 @@ def load(client: EngineClient, package: PackageFolder, target: Target) -> None:
             remedy="See which engine the device's agent was started with",
             code="ENGINE_KIND_DIFFERS",
         )
+    _warn_of_unknowns(report)
+
+
+def _warn_of_unknowns(report: LoadReport) -> None:
+    from pytest_cannlm.compat.gate import Check
+
+    gate = report.details.get("gate", "off")
+    for check in () if gate == "off" else gate["checks"]:
+        if check["outcome"] == "unknown":
+            warnings.warn(f"loaded unchecked: {Check(**check).line()}", UncheckedLoadWarning, stacklevel=3)

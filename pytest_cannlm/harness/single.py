@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from pytest_cannlm.devices import open_device, parse_device
 from pytest_cannlm.errors import PackageError
@@ -13,9 +13,6 @@ from pytest_cannlm.harness.npu import Npu, Reply
 from pytest_cannlm.harness.run import Run
 from pytest_cannlm.harness.session import load
 from pytest_cannlm.settings import Settings
-
-if TYPE_CHECKING:
-    from pytest_cannlm.compat.gate import Decision
 
 
 def ask(
@@ -37,6 +34,7 @@ def ask(
     """
     from pytest_cannlm.build import locate_package
     from pytest_cannlm.compat.gate import Target
+    from pytest_cannlm.compat.pairs import read_pairs
 
     found = locate_package(package)
     if not raw and not found.data:
@@ -57,6 +55,7 @@ def ask(
             policy=settings.cann_policy,
             on_unknown=settings.cann_unknown,
             chips=(info.chip,),
+            version_pairs=read_pairs(settings.version_pairs),
         )
         client = opened.agent()
         load(client, found, target)
@@ -89,36 +88,3 @@ def sampling_of(package: Path) -> dict[str, Any]:
         "repetition_penalty": "repetition_penalty",
     }
     return {ours: sampler[theirs] for theirs, ours in names.items() if theirs in sampler}
-
-
-def judge_at_gate(
-    package: Path,
-    *,
-    chip: str,
-    cann: str | None,
-    version_from: str,
-    simulated: bool | None,
-    policy: Literal["exact", "window", "off"],
-) -> Decision:
-    """The gate's decision on a package folder (with its manifest, if there is one) or on a single model file.
-
-    :param version_from: where ``cann`` comes from, for a reader.
-    :param simulated: what the target is; None: what the package says that it is for.
-    """
-    from pytest_cannlm.build import locate_package
-    from pytest_cannlm.compat.gate import Target, decide
-    from pytest_cannlm.container.core import open_container
-    from pytest_cannlm.errors import ContainerError
-
-    folder, manifest = package, None
-    if package.is_dir():
-        found = locate_package(package)
-        folder, manifest = found.package, found.manifest
-    if simulated is None:
-        models = [package] if not package.is_dir() else sorted(folder.glob("*.om*"))[:1]
-        try:
-            simulated = bool(models) and open_container(models[0]).simulated
-        except ContainerError:
-            simulated = False  # the gate names what is wrong with the file
-    target = Target(chip=chip, cann=cann, version_from=version_from, simulated=simulated, policy=policy, chips=(chip,))
-    return decide(folder, target, manifest=manifest)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from pytest_cannlm.compat import chips
 from pytest_cannlm.errors import CannlmError, UsageError
-from pytest_cannlm.markers import MARKERS, Layer, MemoryCeiling, NpuMarker, Parity, RefusesLoad, TokenLatency
+from pytest_cannlm.markers import MARKERS, FallsBack, Layer, MemoryCeiling, NpuMarker, Parity, RefusesLoad, TokenLatency
 from pytest_cannlm.plugin.names import CASE
 from pytest_cannlm.settings import Settings, nearest
 
@@ -169,15 +170,28 @@ def _case_of(item: pytest.Item, names: set[str], pools: Sequence[DevicePool], wo
         npu.refuse(f"has a list for {', '.join(sorted(loose))} where no parameters can be made of it; give one value")
     pool = next(pool for pool in pools if variant.device_kind in (None, pool.kind))
     chosen: dict[str, Any] = {name: getattr(npu, name) for name in npu.arguments()} | dict(variant.chosen)
+    refuses, falls_back = _optional(RefusesLoad, markers), _optional(FallsBack, markers)
+    if falls_back is not None:
+        _check_fallback(falls_back, npu, refuses)
     case = Case(
         device=pool.pick(worker),
         **chosen,
+        given=npu.sources,
         latency=_optional(TokenLatency, markers),
         memory=_optional(MemoryCeiling, markers),
         parity=_optional(Parity, markers),
-        refuses=_optional(RefusesLoad, markers),
+        refuses=refuses,
+        falls_back=falls_back,
     )
     return case, [marker.explain() for marker in markers.values()]
+
+
+def _check_fallback(marker: FallsBack, npu: NpuMarker, refuses: RefusesLoad | None) -> None:
+    """What makes no sense beside ``falls_back``. A limit from a class or module does: it is not applied."""
+    if refuses is not None:
+        marker.refuse("cannot stand beside refuses_load: nothing is loaded, so nothing can be refused")
+    if marker.chip is not None and any(chips.same_chip(marker.chip, allowed) for allowed in npu.chips):
+        marker.refuse(f"names chip={marker.chip!r}, which is one of the npu marker's chips {npu.chips}")
 
 
 def _optional(cls: type[M], markers: Mapping[str, Any]) -> M | None:

@@ -9,6 +9,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_cannlm.harness.case import Case
+    from pytest_cannlm.harness.fallback import CloudLlm
     from pytest_cannlm.harness.session import Harness
 
 MARKS = {
@@ -17,7 +18,7 @@ MARKS = {
     "memory_ceiling": 'limit the engine\'s memory (sizes with a unit: "400MiB", "1.5GB")',
     "parity": "compare the outputs with the ONNX reference, within a profile or limits by metric name",
     "refuses_load": "a copy of the package built for another CANN or chip, or damaged, is refused",
-    "falls_back": "not available in this version",
+    "falls_back": "on a chip outside the npu marker's list, an app asks the cloud and leaves the package alone",
 }
 """Every marker by name, and in one line what it asserts."""
 
@@ -26,6 +27,9 @@ CASE: pytest.StashKey[Case] = pytest.StashKey()
 
 HARNESS: pytest.StashKey[Harness] = pytest.StashKey()
 """The harness of this process, once a test needed it."""
+
+CLOUD: pytest.StashKey[CloudLlm] = pytest.StashKey()
+"""The cloud endpoint of this process, once a test needed it."""
 
 RECORD = "cannlm"
 """Attribute of a report that carries the record of an NPU test as plain data."""

@@ -50,13 +50,18 @@ def settings_of(config: pytest.Config) -> Settings:
     """
     if _SETTINGS not in config.stash:
         try:
-            config.stash[_SETTINGS] = resolve(
+            settings = resolve(
                 command_line={option.key: config.getoption(_dest(option), None) for option in OPTIONS},
                 environment=os.environ,
                 files=read_toml_files(config.rootpath),
                 ini={option.key: config.getini(option.ini) for option in OPTIONS},
                 folder=config.rootpath,
             )
+            if settings.version_pairs:  # a wrong list is wrong use, and said before anything runs
+                from pytest_cannlm.compat.pairs import read_pairs
+
+                read_pairs(settings.version_pairs)
+            config.stash[_SETTINGS] = settings
         except UsageError as error:
             raise pytest.UsageError(str(error)) from None
     return config.stash[_SETTINGS]

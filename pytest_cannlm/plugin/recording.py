@@ -17,6 +17,7 @@ from pytest_cannlm.plugin import options
 from pytest_cannlm.plugin.names import RECORD, RECORDS
 
 if TYPE_CHECKING:
+    from pytest_cannlm.cloud.secret import Secret
     from pytest_cannlm.report.record import DeviceFacts, RunRecord, TestRecord
 
 _PREFIX = "cannlm."
@@ -56,6 +57,24 @@ def attach(item: pytest.Item, report: pytest.TestReport, record: TestRecord, dev
         item.user_properties[:] = [pair for pair in item.user_properties if not pair[0].startswith(_PREFIX)]
         item.user_properties.extend(properties)  # pytest's XML takes them from the report of the teardown
         report.user_properties.extend(properties)
+
+
+def hide_key(report: pytest.TestReport, key: Secret) -> None:
+    """Take the key of the cloud endpoint out of everything that a report shows: failure texts and captured output."""
+    report.sections[:] = [(name, key.hidden_in(text)) for name, text in report.sections]
+    if str(key) in report.longreprtext:
+        report.longrepr = _hidden(report.longrepr, key)
+
+
+def _hidden(shown: Any, key: Secret) -> Any:
+    """The same tree of texts, lists and pytest's own objects, without the key."""
+    if isinstance(shown, str):
+        return key.hidden_in(shown)
+    if isinstance(shown, list | tuple):
+        return type(shown)(_hidden(part, key) for part in shown)
+    for name, part in getattr(shown, "__dict__", {}).items():
+        setattr(shown, name, _hidden(part, key))
+    return shown
 
 
 def write_reports(session: pytest.Session) -> None:
@@ -125,6 +144,7 @@ _WORDS = {
     "body": "failed in their own body",
     "engine": "failed in the engine",
     "unjudged": "failed before they could be judged",
+    "fallback": "judged on the fallback to the cloud (no NPU coverage)",
     "inconclusive": "inconclusive",
     "environment": "failed for the environment or device",
     "not-run": "not run",

@@ -12,9 +12,10 @@ import pytest
 from pytest_cannlm.errors import CannlmError, EngineError, EnvironmentFailure, GateRefusal
 from pytest_cannlm.plugin import collection, options, recording
 from pytest_cannlm.plugin.collection import SOURCES
-from pytest_cannlm.plugin.names import CASE, HARNESS, PROBLEMS
+from pytest_cannlm.plugin.names import CASE, CLOUD, HARNESS, PROBLEMS
 
 if TYPE_CHECKING:
+    from pytest_cannlm.harness.fallback import CloudLlm, Trial
     from pytest_cannlm.harness.judgement import Judgement
     from pytest_cannlm.harness.run import Run
     from pytest_cannlm.harness.session import Harness
@@ -29,6 +30,8 @@ class State:
     """One NPU test between set-up and report."""
 
     run: Run | None = None
+    trial: Trial | None = None
+    """Instead of a run: an app that falls back."""
     judgement: Judgement | None = None
     error: CannlmError | None = None
     """What broke while the test was made ready or judged."""
@@ -44,6 +47,15 @@ def harness_of(config: pytest.Config) -> Harness:
         settings = options.settings_of(config)
         config.stash[HARNESS] = Harness(settings, rooms=rooms_of(config), progress=progress_of(config))
     return config.stash[HARNESS]
+
+
+def cloud_of(config: pytest.Config) -> CloudLlm:
+    """The cloud endpoint of this process, opened on first use."""
+    if CLOUD not in config.stash:
+        from pytest_cannlm.harness.fallback import CloudLlm
+
+        config.stash[CLOUD] = CloudLlm()
+    return config.stash[CLOUD]
 
 
 def header_lines(config: pytest.Config) -> list[str]:
@@ -97,12 +109,18 @@ def set_up(item: pytest.Item) -> None:
     """Make device, package and engine ready, or say why the test is not run."""
     if item.config.getoption("setupplan", False):
         return
+    from pytest_cannlm.harness.elsewhere import resolve
     from pytest_cannlm.harness.run import NotRunError
 
     state = item.stash[_STATE] = State()
     not_run = None
     try:
-        state.run = harness_of(item.config).begin(item.stash[CASE])
+        harness = harness_of(item.config)
+        case = item.stash[CASE] = resolve(item.stash[CASE])
+        if case.falls_back is None:
+            state.run = harness.begin(case)
+        else:
+            state.trial = harness.begin_fallback(case, cloud_of(item.config))
     except NotRunError as reason:
         not_run = str(reason)
     except CannlmError as error:
@@ -121,14 +139,12 @@ def judge(item: pytest.Item) -> None:
     except CannlmError as error:
         state.error = error
     _fail_with(state.error)
-    if state.run is None:
+    if state.run is None and state.trial is None:
         return
-    from pytest_cannlm.harness.judging import judge as judge_run
     from pytest_cannlm.report.terminal import failure_text
 
     try:
-        judgement = judge_run(harness_of(item.config), state.run)
-        judgement = judgement.and_also(_verdicts_of_others(item, state.run))
+        judgement = _judgement(item, state)
     except CannlmError as error:
         state.error = error
     else:
@@ -146,6 +162,17 @@ def judge(item: pytest.Item) -> None:
     if judgement.report_as == "skip":
         pytest.skip(text)
     pytest.xfail(text)
+
+
+def _judgement(item: pytest.Item, state: State) -> Judgement:
+    if state.trial is not None:
+        from pytest_cannlm.harness import fallback
+
+        return fallback.judge(state.trial)
+    from pytest_cannlm.harness.judging import judge as judge_run
+
+    assert state.run is not None
+    return judge_run(harness_of(item.config), state.run).and_also(_verdicts_of_others(item, state.run))
 
 
 def refuse_fixtures_without_marker(item: pytest.Item) -> None:
@@ -168,6 +195,8 @@ def tear_down(item: pytest.Item) -> None:
     """The test is over."""
     if HARNESS in item.config.stash:
         item.config.stash[HARNESS].end()
+    if CLOUD in item.config.stash:
+        item.config.stash[CLOUD].attach(None)
 
 
 def complete_report(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
@@ -198,7 +227,7 @@ def complete_report(item: pytest.Item, call: pytest.CallInfo[None], report: pyte
 
 def _fail_with(error: CannlmError | None) -> None:
     if error is not None:
-        pytest.fail(f"{type(error).__name__}: {error}", pytrace=False)
+        pytest.fail(f"{type(error).__name__}: {error.with_notes()}", pytrace=False)
 
 
 def _verdicts_of_others(item: pytest.Item, run: Run) -> tuple[Verdict, ...]:
@@ -207,6 +236,8 @@ def _verdicts_of_others(item: pytest.Item, run: Run) -> tuple[Verdict, ...]:
 
 
 def _category(call: pytest.CallInfo[None], report: pytest.TestReport, state: State) -> Category:
+    if state.judgement is not None and state.trial is not None:
+        return "fallback"
     if state.judgement is not None and state.judgement.verdicts:
         undecided = state.judgement.inconclusive and not state.judgement.failed
         return "inconclusive" if undecided else "judged"
@@ -244,26 +275,42 @@ def _facts(item: pytest.Item, state: State) -> TestRecord:
     case = item.stash[CASE]
     from pytest_cannlm.report.record import TestRecord
 
-    device = state.run.device if state.run else None
+    running = state.run or state.trial
+    device = running.device if running else None
     return TestRecord(
         nodeid=item.nodeid,
         outcome="passed",
-        category="judged",
+        category="fallback" if state.trial else "judged",
         model=case.model,
         scheme=case.scheme,
         device=case.device.text,
-        chip=device.chip if device else None,
+        chip=state.trial.chip if state.trial else device.chip if device else None,
         cann=device.cann if device else None,
         simulated=device.simulated if device else case.device.kind == "sim",
+        served_by=_served_by(state),
+        not_applied=state.trial.not_applied if state.trial else (),
     )
+
+
+def _served_by(state: State) -> tuple[str, ...]:
+    """Who answered: what generated, in its own words; where only figures were taken, the device."""
+    if state.trial is not None:
+        return state.trial.served_by
+    if state.run is None:
+        return ()
+    device, named = state.run.device, list(state.run.served_by)
+    if not named and state.judgement is not None and state.judgement.verdicts:
+        named = [f"{'simulated ' if device.simulated else ''}{device.chip}"]
+    return tuple(f"npu: {name}" for name in named)
 
 
 def _device_facts(state: State) -> DeviceFacts | None:
     from pytest_cannlm.report.record import DeviceFacts
 
-    if state.run is None:
+    running = state.run or state.trial
+    if running is None:
         return None
-    device = state.run.device
+    device = running.device
     return DeviceFacts(
         name=device.name,
         kind=device.kind,

@@ -42,6 +42,9 @@ def _test(test: TestRecord) -> Iterator[Property]:
         value = getattr(test, name)
         if value is not None:
             yield f"cannlm.{name}", str(value)
+    for name, values in (("served_by", test.served_by), ("not_applied", test.not_applied)):
+        if values:
+            yield f"cannlm.{name}", ", ".join(values)
     yield "cannlm.simulated", _flag(test.simulated)
     for verdict in test.verdicts:
         yield f"cannlm.{verdict.name}.verdict", verdict.outcome

@@ -17,11 +17,14 @@ from typing import Any, Literal, TypeVar
 from pytest_cannlm.errors import BadInputError
 from pytest_cannlm.measure.figures import Figure, Verdict
 
-SCHEMA = 1
+SCHEMA = 2
 
-Category = Literal["judged", "unlimited", "inconclusive", "environment", "not-run", "body", "engine", "unjudged"]
-"""Why a test ended as it did: its limits were judged; a limit could not be decided; machine, device or network failed;
-it never ran on an NPU; or its own body failed before anything was judged."""
+Category = Literal[
+    "judged", "unlimited", "fallback", "inconclusive", "environment", "not-run", "body", "engine", "unjudged"
+]
+"""Why a test ended as it did: its limits were judged; its app's fallback to the cloud was judged; a limit could not be
+decided; machine, device or network failed; it never ran on an NPU; or its own body failed before anything was judged.
+"""
 
 T = TypeVar("T")
 
@@ -56,6 +59,10 @@ class TestRecord:
     chip: str | None = None
     cann: str | None = None
     simulated: bool = False
+    served_by: tuple[str, ...] = ()
+    """Who answered: ``npu: …`` or ``cloud: MODEL at HOST``; empty where nobody did."""
+    not_applied: tuple[str, ...] = ()
+    """Markers of the test that were not judged, because the cloud answered."""
     verdicts: tuple[Verdict, ...] = ()
     figures: tuple[Figure, ...] = ()
     """Figures that no limit asked for."""

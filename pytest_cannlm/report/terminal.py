@@ -48,6 +48,8 @@ def table(run: RunRecord, *, columns: int = 100) -> list[str]:
     lines = [line(_COLUMNS)]
     for test, rows in judged:
         lines += [shorten(visible(test.nodeid), max(_SHORTEST_ID, columns)), *map(line, rows)]
+        if test.not_applied:
+            lines.append(f"{_GAP}not applied to what the cloud answers: {', '.join(test.not_applied)}")
     return lines
 
 
@@ -67,6 +69,9 @@ def summary(run: RunRecord) -> list[str]:
         lines.append(f"all figures modelled{where}: predictions, not measurements")
     elif len(kinds) == 2:
         lines.append("figures are partly measured, partly modelled: see the column kind")
+    via_cloud = sum(any(name.startswith("cloud: ") for name in test.served_by) for test in run.tests)
+    if via_cloud:
+        lines.append(f"answered by the cloud: {via_cloud} tests; no NPU coverage")
     not_run = Counter(test.not_run_reason or "no reason given" for test in run.tests if test.category == "not-run")
     if not_run:
         reasons = "; ".join(f"{count} × {visible(reason)}" for reason, count in sorted(not_run.items()))
@@ -158,6 +163,8 @@ def _span(values: Sequence[int]) -> str:
 
 def _where(test: TestRecord) -> str:
     chip = test.chip or "unknown chip"
+    if test.category == "fallback":
+        return f"model {test.model}, scheme {test.scheme}, as if on {chip}: nothing was loaded"
     device = f"simulated {chip}" if test.simulated else chip
     if test.device:
         device += f" on {test.device}"

@@ -142,6 +142,21 @@ def test_check_says_that_the_version_is_the_command_lines(cli, package):
     assert "expected 6.0.1.0 (--cann on the command line)" in text
 
 
+def test_check_takes_the_user_s_version_pairs(cli, package, tmp_path):
+    arguments = ["check", package.package, "--chip", "KirinX90", "--cann", "108.631.120.010"]
+    code, answer, _ = cli(*arguments, "--json")
+    assert (code, answer["code"]) == (1, "CANN_VERSION_UNKNOWN")
+    pairs = tmp_path / "pairs.json"
+    pairs.write_text('{"pairs": [{"versions": ["6.1.1.0", "108.631.120.010"], "source": "the bench"}]}')
+    code, text, _ = cli(*arguments, "--version-pairs", pairs)
+    assert code == 0
+    assert "6.1.1.0 = 108.631.120.010 by pairs.json: the bench" in text
+    pairs = tmp_path / "wrong.json"
+    pairs.write_text("{}")
+    code, answer, _ = cli(*arguments, "--version-pairs", pairs, "--json")
+    assert (code, answer["error"], answer["file"]) == (2, "UsageError", str(pairs))
+
+
 def test_check_without_a_version_needs_policy_off(cli, package):
     arguments = ["check", package.package, "--chip", "KirinX90", "--json"]
     code, document, _ = cli(*arguments, "--policy", "off")
@@ -160,6 +175,7 @@ def test_check_without_a_version_needs_policy_off(cli, package):
         ("Kirin", "6.1.1.0", "unknown chip"),
         ("Ascend", "6.1.1.0", "unknown chip"),
         ("KirinX90", "banana", "'banana' is no version"),
+        ("KirinX90", "24", "looks like an API level"),
         ("KirinX90", "", "is no version"),
         ("KirinX90", "0.0.0", "is no version"),
     ],
@@ -232,7 +248,7 @@ def test_doctor_names_state_and_fix_of_everything(cli, monkeypatch, tmp_path):
     code, answer, _ = cli("doctor", "--json")
     assert (code, answer["ok"]) == (0, True)
     checks = {check["name"]: check for check in answer["checks"]}
-    assert {"Python", "onnxruntime", "pip", "cache folder", "disk space", "hdc", "adb", "omg", "atc"} <= set(checks)
+    assert {"Python", "onnxruntime", "pip", "cache folder", "disk space", "hdc", "adb"} <= set(checks)
     assert checks["hdc"]["state"] == "optional"
     assert all(check["fix"] for check in answer["checks"] if check["state"] == "missing")
     assert checks["hdc"]["found"] == "not on PATH"

@@ -200,7 +200,13 @@ def test_refusal_of_the_gate_starts_no_engine(kind: Kind, package: Path) -> None
 def test_the_gate_lets_a_fitting_package_in_and_the_report_says_why(device: Device, tmp_path: Path) -> None:
     fitting = write_package(tmp_path / "package")
     manifest = write_manifest(tmp_path / "manifest.json")
-    target = Target(chip="KirinX90", cann="6.1.1.0", simulated=True, version_pairs=(("6.1.1.0", "108.631.120.010"),))
+    target = Target(
+        chip="KirinX90",
+        cann="6.1.1.0",
+        simulated=True,
+        version_pairs=(("6.1.1.0", "108.631.120.010"),),
+        same_architecture=(("Ascend910B2", "Ascend910B3"),),
+    )
     gate = device.agent().load(fitting, manifest=manifest, target=target).details["gate"]
     assert gate["answer"] == "load"
     assert {check["outcome"] for check in gate["checks"]} <= {"ok", "off"}

@@ -4,6 +4,7 @@ import importlib
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 from tiny import tiny_llama
 
@@ -55,3 +56,19 @@ def npu_tests(pytester, monkeypatch, tmp_path_factory):
         pytester.makepyfile(test_it=header + source)
 
     return write
+
+
+@pytest.fixture
+def simulated(npu_tests, pytester):
+    """Write and run tests on the real simulated device; nothing of it may be left running."""
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+
+    def run(source, *arguments):
+        npu_tests(source)
+        pytester.makeconftest("")
+        result = pytester.runpytest("--npu-report=report.json", *arguments)
+        left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before and p.is_running()]
+        assert left == [], "every process that was started has ended"
+        return result
+
+    return run

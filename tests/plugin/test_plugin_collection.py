@@ -24,7 +24,7 @@ MISTAKES = {
     "two on one function": (f"{NPU}{NPU}", ["marker npu stands twice on one function"]),
     "limit without npu": (f"{MARK}token_latency(decode_ms=9)", ["token_latency needs the marker npu"]),
     "baseline": (f"{NPU}{MARK}token_latency(decode_ms=9, max_regression='5%')", ["max_regression is not available"]),
-    "cloud": (f"{NPU}{MARK}falls_back()", ["falls_back is not available in this version"]),
+    "nowhere to fall": (f"{NPU}{MARK}falls_back(to='cpu')", ["to='cpu'", "expected cloud"]),
     "misspelled marker": (f"{NPU}{MARK}token_latencyy(decode_ms=9)", ["did you mean 'token_latency'"]),
     "nothing wrong with the copy": (f"{NPU}{MARK}refuses_load()", ["exactly one of"]),
     "unknown chip": (f"{MARK}npu(**NPU, chips='KirinX09')", ["did you mean 'KirinX90'"]),

@@ -2,27 +2,10 @@
 
 import json
 
-import psutil
 import pytest
 
 NPU = "@pytest.mark.npu(**NPU)\n"
 CHAT = "def test_it(npu):\n    reply = npu.chat('Hi', max_new_tokens=4)\n    assert reply.kind == 'modelled'\n"
-
-
-@pytest.fixture
-def simulated(npu_tests, pytester):
-    """Write and run tests on the real simulated device; nothing of it may be left running."""
-    before = {process.pid for process in psutil.Process().children(recursive=True)}
-
-    def run(source, *arguments):
-        npu_tests(source)
-        pytester.makeconftest("")
-        result = pytester.runpytest("--npu-report=report.json", *arguments)
-        left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before and p.is_running()]
-        assert left == [], "every process that was started has ended"
-        return result
-
-    return run
 
 
 def test_every_marker_passes(simulated, pytester):
@@ -61,25 +44,6 @@ def test_every_marker_fails(simulated, name):
     result = simulated(NPU + marks + CHAT)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([expected])
-
-
-@pytest.mark.parametrize(
-    "mark",
-    [
-        "cann='6.0.1.0'",
-        "chip='Kirin9020'",
-        "damage='truncate'",
-        "damage='header'",
-        "damage='missing-weights'",
-        "damage='missing-weights', at='engine'",
-        "chip='Kirin9020', at='engine'",
-    ],
-)
-def test_a_wrong_copy_is_refused_and_the_good_one_loads_afterwards(simulated, mark):
-    result = simulated(
-        NPU + f"@pytest.mark.refuses_load({mark})\ndef test_it(npu): ...\n" + NPU + CHAT.replace("_it", "_2")
-    )
-    result.assert_outcomes(passed=2)
 
 
 def test_the_engine_computes_what_was_built(simulated):
@@ -162,13 +126,6 @@ def test_fast_mode_is_named_beside_its_figures(simulated):
     result = simulated(NPU + mark + CHAT, "--npu=sim:kirinx90?mode=fast")
     result.stdout.fnmatch_lines(["simulated KirinX90, fast: *"])
     assert "KirinX90, fast" not in simulated(NPU + mark + CHAT).stdout.str()
-
-
-def test_a_crash_does_not_reach_the_next_test(simulated):
-    result = simulated(
-        NPU + "@pytest.mark.refuses_load(cann='6.0.1.0', at='engine')\ndef test_crash(npu): ...\n" + NPU + CHAT
-    )
-    result.assert_outcomes(failed=1, passed=1)
 
 
 def test_two_schemes_two_packages(simulated):

@@ -15,9 +15,16 @@ def test_sim_alone_leaves_everything_to_the_defaults() -> None:
 
 
 def test_every_option_of_the_simulated_device() -> None:
-    spec = parse_device("sim:kirinx90?cann=6.0.1.0&ram=2GiB&mode=fast&seed=3&threads=2")
+    spec = parse_device("sim:kirinx90?cann=6.0.1.0&ram=2GiB&mode=fast&seed=3&threads=2&on_mismatch=hang")
     assert spec.key == "KirinX90"
-    assert spec.options == {"cann": "6.0.1.0", "ram": 2 * 2**30, "mode": "fast", "seed": 3, "threads": 2}
+    assert spec.options == {
+        "cann": "6.0.1.0",
+        "ram": 2 * 2**30,
+        "mode": "fast",
+        "seed": 3,
+        "threads": 2,
+        "on_mismatch": "hang",
+    }
     info = SimulatedDevice(spec).info
     assert (info.name, info.cann, info.ram_bytes) == (spec.text, "6.0.1.0", 2 * 2**30)
 
@@ -60,7 +67,8 @@ def test_real_devices_are_parsed(text: str, kind: str, key: str | None) -> None:
         ("sim:kirinx90a", "unknown chip"),
         ("sim:snapdragon", "kirinx90, kirin9030"),
         ("sim?can=6.1.1.0", "did you mean 'cann'"),
-        ("sim?speed=9", "cann, ram, mode, seed, threads"),
+        ("sim?speed=9", "cann, ram, mode, seed, threads, on_mismatch"),
+        ("sim?on_mismatch=crsh", "did you mean 'crash'"),
         ("sim?mode=fsat", "did you mean 'fast'"),
         ("sim?mode=", "faithful, fast"),
         ("sim?ram=2", "a size with its unit"),

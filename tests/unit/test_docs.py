@@ -21,6 +21,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 OM_CODE = re.compile(r'"(OM2?_[A-Z0-9_]+)"')
+CLOUD_CODE = re.compile(r'"(CLOUD_[A-Z_]+)"')
 GATE_CODE = re.compile(r'"((?:CANN|CHIP|PACKAGE|WEIGHT_SIZE|SIMULATED|REAL_PACKAGE)_[A-Z_]+)"')
 
 
@@ -128,12 +129,12 @@ def test_markers_options_and_commands_are_in_the_reference():
 
 def test_fixtures_are_in_the_reference():
     page = text_of(REFERENCE / "fixtures.md")
-    for name in ("npu", "npu_device", "npu_package", "onnx_reference"):
+    for name in ("npu", "npu_device", "npu_package", "onnx_reference", "cloud_llm"):
         assert hasattr(fixtures, name)
         assert name in page
 
 
-@pytest.mark.parametrize(("code", "room"), [(OM_CODE, "container"), (GATE_CODE, "compat")])
+@pytest.mark.parametrize(("code", "room"), [(OM_CODE, "container"), (GATE_CODE, "compat"), (CLOUD_CODE, "cloud")])
 def test_codes_are_in_the_reference(code, room):
     page = text_of(REFERENCE / "errors.md")
     sources = "".join(map(text_of, (ROOT / "pytest_cannlm" / room).rglob("*.py")))

@@ -215,3 +215,13 @@ def test_the_npu_says_what_stands_behind_it(world):
 )
 def test_names_for_files_and_reports(model, short):
     assert short_name(model) == short
+
+
+def test_the_gate_gets_the_user_s_version_pairs(world, tmp_path):
+    pairs = tmp_path / "pairs.json"
+    pairs.write_text('{"pairs": [{"versions": ["6.1.1.0", "108.631.120.010"], "source": "the bench"}]}')
+    device = world.harness.device(parse_device("sim")).info
+    assert world.harness.target(case(), device).version_pairs == ()
+    world.harness.settings = Settings(version_pairs=pairs)
+    (pair,) = world.harness.target(case(), device).version_pairs
+    assert pair == ("6.1.1.0", "108.631.120.010", "pairs.json: the bench")

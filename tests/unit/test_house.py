@@ -17,7 +17,10 @@ ROOMS = (
     ("models",),
     ("container",),
     ("compat",),
+    ("toolkits",),
+    ("explain",),
     ("agent",),
+    ("lint",),
     ("build",),
     ("devices",),
     ("simulator",),
@@ -25,13 +28,14 @@ ROOMS = (
     ("parity",),
     ("report",),
     ("arguments", "markers"),
+    ("cloud",),
     ("harness",),
     ("fixtures", "hookspecs", "plugin"),
     ("cli",),
 )
 """From left to right; modules of one tuple make one room. A room may import rooms on its left, never on its right."""
 
-APART = {"__init__", "__version__", "strategies"}
+APART = {"__init__", "__version__", "fallback", "strategies"}
 """The package itself, and what users import on their own: nothing of the product stands on it."""
 
 PLACE = {name: place for place, room in enumerate(ROOMS) for name in room}

@@ -274,10 +274,34 @@ def test_exactly_one_thing_is_wrong_with_the_copy(given):
     assert "exactly one of" in refusal(RefusesLoad, **given)
 
 
+def test_what_no_engine_notices_is_asked_of_the_gate():
+    assert parse(RefusesLoad, damage="stale-manifest").at == "gate"
+    assert "no engine notices damage='stale-manifest'; use at=\"gate\"" in refusal(
+        RefusesLoad, damage="stale-manifest", at="engine"
+    )
+
+
+def test_a_refusal_has_to_come_within_some_time():
+    assert parse(RefusesLoad, cann="6.0.1.0", within_s=2).within_s == 2.0
+    for wrong in (0, -1, "2 s", float("nan"), True):
+        assert "expected a number above 0" in refusal(RefusesLoad, cann="6.0.1.0", within_s=wrong)
+
+
 def test_damage_and_place_are_words_of_a_list():
     assert "did you mean 'truncate'" in refusal(RefusesLoad, damage="truncated")
     assert "at='device'" in refusal(RefusesLoad, cann="6.0.1.0", at="device")
 
 
-def test_fallback_is_not_silently_accepted():
-    assert "not available in this version" in refusal(FallsBack)
+def test_an_app_is_a_program_or_a_callable():
+    assert parse(FallsBack).app is None
+    assert parse(FallsBack, app=["python", Path("app.py")]).app == ("python", "app.py")
+    assert parse(FallsBack, app=len).app is len
+
+
+@pytest.mark.parametrize("app", ["python app.py", [], ["python", 3], ["python", ""], {"python"}, 7])
+def test_any_other_app_is_refused(app):
+    assert "a list of texts" in refusal(FallsBack, app=app)
+
+
+def test_there_is_only_the_cloud_to_fall_back_to():
+    assert "to='cpu'" in refusal(FallsBack, to="cpu")

@@ -45,6 +45,13 @@ def test_figures_without_a_limit_are_there_too():
     assert found["cannlm.mem_peak.kind"] == "measured"
 
 
+def test_who_answered_and_what_was_not_applied():
+    found = dict(properties_of(record(served_by=("npu: a", "cloud: m at h"), not_applied=("parity", "token_latency"))))
+    assert found["cannlm.served_by"] == "npu: a, cloud: m at h"
+    assert found["cannlm.not_applied"] == "parity, token_latency"
+    assert "cannlm.served_by" not in dict(properties_of(record()))
+
+
 def test_every_value_is_a_text_that_xml_can_hold():
     pairs = properties_of(record(model=NASTY, not_run_reason=NASTY))
     device = DeviceFacts(NASTY, "sim", "KirinX90", None, "108.631.120.010", False)
@@ -61,7 +68,7 @@ def test_the_run_names_its_devices():
         DeviceFacts("hdc:1", "hdc", "KirinX90", None, "108.631.120.010", False),
     )
     found = dict(suite_properties(RunRecord("pytest-cannlm 0.1.0", "now", devices)))
-    assert found["cannlm.schema"] == "1"
+    assert found["cannlm.schema"] == "2"
     assert found["cannlm.device0.cann"] == "6.1.1.0"
     assert found["cannlm.device0.simulated"] == "true"
     assert found["cannlm.device1.device_version"] == "108.631.120.010"

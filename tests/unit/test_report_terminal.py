@@ -142,6 +142,17 @@ def test_counts_cannot_hide():
     ]
 
 
+def test_what_the_cloud_answered_is_counted_apart():
+    passed = Verdict("pass", None, "cloud_reached", None, "", "lower", None, "passed via the cloud", "", "marker")
+    fallen = record("a", passed, category="fallback", served_by=("cloud: m at h",), not_applied=("parity",))
+    found = run(fallen, record("b", category="unlimited", served_by=("npu: cloud: odd name",)))
+    assert "  on        model smollm2-135m, scheme w4a16, as if on KirinX90: nothing was loaded" in failure_text(
+        verdict(), fallen
+    )
+    assert table(found)[-1] == "  not applied to what the cloud answers: parity"
+    assert "answered by the cloud: 1 tests; no NPU coverage" in summary(found)
+
+
 def test_measured_figures_are_not_called_modelled():
     measured = record("a", verdict(kind="measured"), simulated=False)
     assert not [line for line in summary(run(measured)) if "modelled" in line]

@@ -1,0 +1,356 @@
+"""``falls_back`` and ``cloud_llm`` inside pytest: what passes, what fails and why, and that no NPU is counted."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+NPU = "@pytest.mark.npu(**NPU)\n"
+FALLS = "@pytest.mark.falls_back(chip='Kirin9020'{})\n"
+APP = """
+import os, pathlib, sys
+from pytest_cannlm.fallback import CloudModel
+
+CLOUD = CloudModel.from_environment(os.environ)
+PACKAGE = pathlib.Path(os.environ["CANNLM_PACKAGE"])
+
+def good(*arguments):
+    assert os.environ["CANNLM_CHIP"] == "Kirin9020" and os.environ["CANNLM_FALLBACK"] == "cloud"
+    print(CLOUD.ask("Hello").text)
+"""
+BODIES = {
+    "opens": "good(); (PACKAGE / 'executor.json').read_bytes()",
+    "lists": "good(); list(PACKAGE.iterdir())",
+    "the manifest": "good(); (PACKAGE.parent / 'manifest.json').read_bytes()",
+    "never asks": "print('no need')",
+    "wrong key": "import dataclasses; dataclasses.replace(CLOUD, key='sk-other').ask('Hello')",
+    "fails": "good(); print('last words', file=sys.stderr); sys.exit(3)",
+    "hangs": "good(); print('still here', flush=True); import time; time.sleep(60)",
+    "shows the key": "good(); print('key:', CLOUD.key)",
+}
+"""What apps do wrong; "good" alone is right."""
+
+
+HOW_TO = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "test-the-fallback.md"
+
+
+def report_of(pytester):
+    return json.loads(pytester.path.joinpath("report.json").read_text(encoding="utf-8"))
+
+
+def record_of(pytester):
+    (record,) = report_of(pytester)["tests"]
+    return record
+
+
+@pytest.fixture
+def falling(npu_tests, pytester):
+    """Write a test whose app is a process that does this."""
+
+    def write(app="good()", *, body="...", marks="", **more):
+        pytester.makefile(".py", my_app=f"{APP}\n{app}\n")
+        falls = FALLS.format(", app=['python', 'my_app.py']")
+        npu_tests(f"{marks}{NPU}{falls}def test_it(npu, cloud_llm):\n    {body}\n", **more)
+
+    return write
+
+
+LIMITS = """
+@pytest.mark.token_latency(decode_ms=1e-6)
+@pytest.mark.memory_ceiling(peak="1B")
+@pytest.mark.parity(top1=1.0)
+"""
+
+
+@pytest.mark.parametrize("kind", ["default app", "process", "callable"])
+def test_an_app_that_falls_back_passes_via_the_cloud(npu_tests, falling, pytester, kind):
+    if kind == "process":
+        falling()
+    elif kind == "default app":
+        npu_tests(NPU + FALLS.format("") + "def test_it(npu, cloud_llm): ...\n")
+    else:
+        pytester.makefile(".py", my_app=APP + "good()")
+        app = "import runpy\ndef app():\n    runpy.run_path('my_app.py')\n"
+        npu_tests(app + NPU + FALLS.format(", app=app") + "def test_it(npu): ...\n")
+    result = pytester.runpytest("--npu-report=report.json", "--junitxml=junit.xml", "-v")
+    assert result.ret == 0
+    result.assert_outcomes(passed=1)
+    record = record_of(pytester)
+    assert (record["outcome"], record["category"], record["chip"]) == ("passed", "fallback", "Kirin9020")
+    assert record["served_by"] == ["cloud: cloud-test-model at 127.0.0.1"]
+    assert {verdict["name"]: verdict["outcome"] for verdict in record["verdicts"]} == dict.fromkeys(
+        ["package_unopened", "cloud_reached", "app_ended", "key_kept"], "pass"
+    )
+    assert "passed via the cloud" in record["verdicts"][0]["reason"]
+    result.stdout.fnmatch_lines(
+        [
+            "*test_it PASSED via the cloud*",
+            "answered by the cloud: 1 tests; no NPU coverage",
+            "*1 passed via the cloud*",
+            "NPU: 1 tests: 1 judged on the fallback to the cloud (no NPU coverage)",
+        ]
+    )
+    xml = pytester.path.joinpath("junit.xml").read_text(encoding="utf-8")
+    assert '<property name="cannlm.served_by" value="cloud: cloud-test-model at 127.0.0.1"' in xml
+    assert '<property name="cannlm.category" value="fallback"' in xml
+
+
+def test_nothing_is_loaded_and_no_engine_started(falling, pytester):
+    falling(conftest="def pytest_unconfigure(config): print('calls', CLIENT.log, CLIENT._loads)\n")
+    result = pytester.runpytest("-s")
+    result.stdout.fnmatch_lines(["*calls [[]] 0"])
+
+
+WRONG = {
+    "opens": "package_unopened: fail: the app opened the package on Kirin9020: package/executor.json",
+    "lists": "package_unopened: fail: the app opened the package on Kirin9020: package",
+    "the manifest": "package_unopened: fail: the app opened the package on Kirin9020: manifest.json",
+    "never asks": "cloud_reached: fail: no request reached the endpoint",
+    "wrong key": "cloud_reached: fail: the endpoint refused what the app asked: HTTP 401",
+    "fails": "app_ended: fail: the app ended with status 3 and wrote",
+    "hangs": "app_ended: fail: the app did not end within its time*",
+    "shows the key": "key_kept: fail: the app wrote the API key to standard output",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_every_assertion_can_fail_and_says_why(falling, pytester, name):
+    falling(BODIES[name], body="cloud_llm.run_app(timeout=3)" if name == "hangs" else "...")
+    result = pytester.runpytest("--npu-report=report.json")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([WRONG[name] if "*" in WRONG[name] else f"*{WRONG[name]}*"])
+    record = record_of(pytester)
+    assert (record["outcome"], record["category"]) == ("failed", "fallback")
+    if name == "fails":
+        result.stdout.fnmatch_lines(["*| last words"])
+
+
+def test_not_observable_is_a_failure(falling, pytester):
+    falling(
+        conftest=(
+            "import pytest_cannlm.harness.fallback as module\n"
+            "class Blind:\n"
+            "    def __enter__(self): raise NotObservable('not observable: whatever')\n"
+            "    def __exit__(self, *_): ...\n"
+            "WAS = module.watchers_of\n"
+            "def pytest_configure(config): module.watchers_of = lambda *_, **__: [Blind()]\n"
+            "def pytest_unconfigure(config): module.watchers_of = WAS\n"
+        )
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*package_unopened: fail: not observable: whatever"])
+
+
+def test_the_body_can_run_the_app_and_look_at_it(npu_tests, pytester):
+    npu_tests(
+        NPU
+        + FALLS.format("")
+        + (
+            "def test_it(npu, cloud_llm):\n"
+            "    cloud_llm.reply(lambda request: request.texts[0].upper())\n"
+            "    done = cloud_llm.run_app('Why so blue?', timeout=30)\n"
+            "    assert (done.status, done.stdout.strip()) == (0, 'WHY SO BLUE?')\n"
+            "    assert done.answers == ('WHY SO BLUE?',)\n"
+            "    assert 'the chip is Kirin9020' in done.stderr\n"
+            "    assert len(cloud_llm.requests) == 1 and done.opened == ()\n"
+        )
+    )
+    pytester.runpytest().assert_outcomes(passed=1)
+
+
+def test_a_prompt_that_does_not_arrive(falling, pytester):
+    falling(body="cloud_llm.run_app(sends='Good-bye')")
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*cloud_reached: fail: what reached the endpoint does not hold the prompt 'Good-bye'"])
+
+
+@pytest.mark.parametrize("script", ["fail(401)", "fail(503)", "cut(1)", "answer_as('cheap')", "slow(60)"])
+def test_an_endpoint_that_was_told_to_fail_excuses_the_status(npu_tests, pytester, script):
+    more = ", '--timeout=0.5'" if "slow" in script else ""
+    npu_tests(
+        NPU
+        + FALLS.format("")
+        + f"def test_it(npu, cloud_llm):\n    cloud_llm.{script}\n"
+        + f"    done = cloud_llm.run_app('Hello'{more})\n"
+        + "    assert done.status == 3 and 'neither the NPU nor the cloud answered' in done.stderr\n"
+    )
+    result = pytester.runpytest("--npu-report=report.json")
+    assert result.ret == 0, result.stdout.str()
+    assert (record_of(pytester)["category"], record_of(pytester)["served_by"]) == ("fallback", [])
+    result.stdout.fnmatch_lines(["*= 1 passed without an NPU in *"])
+    assert "answered by the cloud" not in result.stdout.str()
+
+
+def test_limits_from_around_are_not_applied_and_said_so(falling, pytester):
+    falling(marks=LIMITS)
+    result = pytester.runpytest("--npu-report=report.json")
+    assert result.ret == 0
+    record = record_of(pytester)
+    assert record["not_applied"] == ["token_latency", "memory_ceiling", "parity"]
+    assert "not applied, because the cloud answers: token_latency" in record["verdicts"][0]["reason"]
+    result.stdout.fnmatch_lines(["  not applied to what the cloud answers: token_latency, memory_ceiling, parity"])
+
+
+def test_the_example_of_the_documentation(npu_tests, pytester):
+    pytest.importorskip("openai")
+    app, test, *_ = re.findall(r"^```python\n(.*?)^```$", HOW_TO.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    pytester.makefile(".py", my_app=app)
+    npu_tests(test.replace('model="smollm2-135m"', "**NPU"))
+    result = pytester.runpytest()
+    assert result.ret == 0, result.stdout.str()
+    result.stdout.fnmatch_lines(["*= 1 passed via the cloud, 1 passed without an NPU in *"])
+
+
+def test_the_npu_is_not_there(npu_tests, pytester):
+    npu_tests(NPU + FALLS.format("") + "def test_it(npu): npu.chat('Hello')\n")
+    result = pytester.runpytest("--npu-report=report.json")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*UsageError: nothing is loaded on Kirin9020: the test asserts that the app falls*"])
+    assert record_of(pytester)["category"] == "body"
+
+
+def test_npu_and_fallback_side_by_side(npu_tests, pytester):
+    npu_tests(
+        NPU
+        + FALLS.format("")
+        + "def test_cloud(npu): ...\n"
+        + NPU
+        + "def test_npu(npu): npu.chat('Hello', max_new_tokens=4)\n"
+    )
+    result = pytester.runpytest("--npu-report=report.json")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*= 1 passed, 1 passed via the cloud in *"])
+    tests = {test["nodeid"].rpartition("::")[2]: test for test in report_of(pytester)["tests"]}
+    assert tests["test_npu"]["served_by"] == ["npu: fake"]
+    assert (tests["test_npu"]["category"], tests["test_cloud"]["category"]) == ("unlimited", "fallback")
+    assert result.outlines[-1].startswith("NPU: 2 tests: ")
+
+
+@pytest.mark.parametrize(
+    ("marks", "body", "served_by"),
+    [
+        ("", "assert npu.chat('Hello').text == 'x'", ["npu: fake"]),
+        ("", "assert not npu", []),
+        ("@pytest.mark.parity(kl_mean=9)\n", "...", ["npu: simulated KirinX90"]),
+    ],
+    ids=["asked", "not asked", "figures only"],
+)
+def test_every_npu_test_says_who_answered(npu_tests, pytester, marks, body, served_by):
+    npu_tests(f"{marks}{NPU}def test_it(npu): {body}\n", client="capabilities=('logits', 'modelled_timing')")
+    pytester.runpytest("--npu-report=report.json")
+    assert record_of(pytester)["served_by"] == served_by
+
+
+def test_the_device_s_own_chip_counts(npu_tests, pytester):
+    npu_tests(NPU + "@pytest.mark.falls_back\ndef test_it(npu): ...\n", device="chip='Kirin9020'")
+    result = pytester.runpytest("--npu-report=report.json")
+    assert result.ret == 0, result.stdout.str()
+    assert record_of(pytester)["chip"] == "Kirin9020"
+
+
+def test_a_device_whose_chip_is_on_the_list(npu_tests, pytester):
+    npu_tests(NPU + "@pytest.mark.falls_back\ndef test_it(npu): ...\n")
+    result = pytester.runpytest()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*UsageError: falls_back: KirinX90 is on the test's list of chips*"])
+
+
+MISTAKES = {
+    "on the list": ("falls_back(chip='kirin x90')", "which is one of the npu marker's chips"),
+    "refusal": (
+        "falls_back(chip='Kirin9020')\n@pytest.mark.refuses_load(cann='6.0.1.0')",
+        "cannot stand beside refuses_load",
+    ),
+    "elsewhere": ("falls_back(to='cpu')", "expected cloud"),
+    "one text": ("falls_back(app='my_app.py')", "a list of texts"),
+    "no words": ("falls_back(app=[])", "a list of texts"),
+    "odd words": ("falls_back(app=['python', 3])", "a list of texts"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_usage_errors(npu_tests, pytester, name):
+    marker, said = MISTAKES[name]
+    npu_tests(f"{NPU}@pytest.mark.{marker}\ndef test_it(npu): ...\n")
+    result = pytester.runpytest("--collect-only")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: test_it.py:4: test_it: marker falls_back *{said}*"])
+
+
+def test_an_app_that_cannot_be_started(npu_tests, pytester):
+    npu_tests(NPU + FALLS.format(", app=['no-such-program']") + "def test_it(npu): ...\n")
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*UsageError: the app cannot be started: *no-such-program*"])
+
+
+def test_the_fixture_needs_no_marker_and_forgets_between_tests(pytester, npu_tests):
+    npu_tests(
+        "import http.client\n"
+        "@pytest.mark.parametrize('again', [1, 2])\n"
+        "def test_it(cloud_llm, again):\n"
+        "    assert cloud_llm.requests == () and not cloud_llm.script.disturbs\n"
+        "    cloud_llm.fail(500)\n"
+        "    port = int(cloud_llm.base_url.split(':')[2].partition('/')[0])\n"
+        "    connection = http.client.HTTPConnection('127.0.0.1', port)\n"
+        "    connection.request('GET', '/v1/models', headers={'Authorization': f'Bearer {cloud_llm.api_key}'})\n"
+        "    assert connection.getresponse().status == 500\n"
+        "    connection.close()\n"
+        "    assert len(cloud_llm.requests) == 1\n"
+        "def test_app(cloud_llm):\n"
+        "    with pytest.raises(Exception, match='no falls_back marker'):\n"
+        "        cloud_llm.run_app()\n"
+    )
+    pytester.runpytest().assert_outcomes(passed=3)
+
+
+def test_the_key_is_in_nothing_that_is_written(npu_tests, pytester):
+    npu_tests(
+        "import pathlib\n"
+        "def test_shown(cloud_llm):\n"
+        "    print('printed', str(cloud_llm.api_key))\n"
+        "    plain = str(cloud_llm.api_key)\n"
+        "    pathlib.Path('key.txt').write_text(plain)\n"
+        "    assert plain not in f'said {plain}'\n"
+        "def test_raised(cloud_llm):\n"
+        "    raise RuntimeError(str(cloud_llm.api_key))\n"
+    )
+    result = pytester.runpytest("--junitxml=junit.xml", "--npu-report=report.json", "-l", "-vv")
+    result.assert_outcomes(failed=2)
+    key = pytester.path.joinpath("key.txt").read_text()
+    assert len(key) > 20
+    assert key not in result.stdout.str()
+    assert "FAILED test_it.py::test_raised - RuntimeError: ***" in result.stdout.str()
+    assert "printed ***" in result.stdout.str()
+    for name in ("junit.xml", "report.json"):
+        assert key not in pytester.path.joinpath(name).read_text(encoding="utf-8")
+
+
+def test_workers_of_a_parallel_run_count_it_too(falling, pytester):
+    falling()
+    result = pytester.runpytest_subprocess("-n2", "-p", "xdist", "--npu-report=report.json")
+    assert result.ret == 0
+    assert record_of(pytester)["category"] == "fallback"
+    result.stdout.fnmatch_lines(["*1 passed via the cloud*"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+def test_ctrl_c_while_the_app_runs_ends_cleanly(falling, pytester):
+    falling("pathlib.Path('started').touch(); import time; time.sleep(60)")
+    pytester.makefile(
+        ".py",
+        driver=(
+            "import os, pathlib, signal, subprocess, sys, time\n"
+            "run = subprocess.Popen([sys.executable, '-m', 'pytest', '-q'])\n"
+            "while not pathlib.Path('started').exists(): time.sleep(0.05)\n"
+            "run.send_signal(signal.SIGINT)\n"
+            "print('exit', run.wait(20))\n"
+        ),
+    )
+    result = pytester.run(sys.executable, "driver.py", timeout=60)
+    assert result.outlines[-1] == "exit 2"
+    result.stdout.fnmatch_lines(["*KeyboardInterrupt*"])

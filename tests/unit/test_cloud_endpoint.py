@@ -1,0 +1,367 @@
+"""The scripted cloud endpoint, spoken to byte by byte: what it answers, what it refuses, what it remembers."""
+
+import http.client
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from pytest_cannlm.cloud.answers import pieces_of
+from pytest_cannlm.cloud.endpoint import CloudEndpoint
+from pytest_cannlm.cloud.secret import Secret
+from pytest_cannlm.cloud.server import LARGEST_BODY
+from pytest_cannlm.errors import UsageError
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+
+
+@pytest.fixture
+def cloud():
+    before = set(threading.enumerate())
+    endpoint = CloudEndpoint()
+    yield endpoint
+    endpoint.close()
+    assert set(threading.enumerate()) == before, "no thread is left behind"
+
+
+class Caller:
+    """One keep-alive connection with the right key."""
+
+    def __init__(self, cloud):
+        self.cloud = cloud
+        self.connection = http.client.HTTPConnection(
+            "127.0.0.1", int(cloud.base_url[:-3].rpartition(":")[2]), timeout=5
+        )
+
+    def __call__(self, path=CHAT, body=None, *, method="POST", key=None, headers=None):
+        """Status and JSON of a request."""
+        response = self.send(path, body, method=method, key=key, headers=headers)
+        return response.status, json.loads(response.read() or b"null")
+
+    def send(self, path=CHAT, body=None, *, method="POST", key=None, headers=None):
+        known = {"Authorization": f"Bearer {self.cloud.api_key if key is None else key}"}
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        self.connection.request(method, path, data, {**known, **(headers or {})})
+        return self.connection.getresponse()
+
+    def events(self, body, path=CHAT):
+        response = self.send(path, {**body, "stream": True})
+        assert response.getheader("Content-Type") == "text/event-stream"
+        lines = [line for line in response.read().decode().split("\n\n") if line]
+        assert lines.pop() == "data: [DONE]"
+        return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+@pytest.fixture
+def call(cloud):
+    caller = Caller(cloud)
+    yield caller
+    caller.connection.close()
+
+
+def asking(text="Why is the sky blue?", **more):
+    return {"model": "cloud-test-model", "messages": [{"role": "user", "content": text}], **more}
+
+
+def raw(cloud, data):
+    """Whatever comes back for these bytes, until the connection ends."""
+    host, _, port = cloud.base_url[len("http://") : -3].partition(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        received = b""
+        while more := connection.recv(65536):
+            received += more
+    return received
+
+
+def test_chat(cloud, call):
+    cloud.reply("Because of scattering.")
+    status, answer = call(CHAT, asking())
+    assert status == 200
+    assert answer["object"] == "chat.completion"
+    assert answer["model"] == cloud.model
+    (choice,) = answer["choices"]
+    assert choice["message"] == {"role": "assistant", "content": "Because of scattering.", "refusal": None}
+    assert choice["finish_reason"] == "stop"
+    assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
+
+
+def test_completions(call):
+    status, answer = call(TEXT, {"model": "cloud-test-model", "prompt": ["Once upon"], "max_tokens": 2})
+    assert (status, answer["object"]) == (200, "text_completion")
+    assert answer["choices"][0]["text"] == "This is"
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_models(call):
+    assert call("/v1/models", method="GET")[1]["data"][0]["id"] == "cloud-test-model"
+
+
+@pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
+def test_a_limit_of_tokens_ends_by_length(call, limit):
+    answer = call(CHAT, asking(**{limit: 1}))[1]
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == 1
+
+
+def test_a_conversation_and_parts(cloud, call):
+    cloud.reply(lambda request: " | ".join(request.texts))
+    messages = [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": [{"type": "text", "text": "Hello "}, {"type": "text", "text": "there"}]},
+        {"role": "assistant", "content": None},
+        {"role": "user", "content": "Again"},
+    ]
+    answer = call(CHAT, {"model": cloud.model, "messages": messages})[1]
+    assert answer["choices"][0]["message"]["content"] == "Be short. | Hello there | Again"
+    assert cloud.requests[0].texts == ("Be short.", "Hello there", "Again")
+
+
+def test_a_stream(cloud, call):
+    cloud.reply("One two three")
+    events = call.events(asking())
+    assert [event["choices"][0]["delta"].get("content") for event in events] == ["One", " two", " three", None]
+    assert [event["choices"][0]["finish_reason"] for event in events] == [None, None, None, "stop"]
+    assert events[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert not any("usage" in event for event in events)
+    assert call(CHAT, asking())[0] == 200, "the connection is still good"
+
+
+def test_usage_at_the_end_of_a_stream(call):
+    *events, last = call.events(asking(stream_options={"include_usage": True}))
+    assert {event["usage"] for event in events} == {None}
+    assert (last["choices"], last["usage"]["total_tokens"]) == ([], 10)
+
+
+def test_a_stream_of_completions(call):
+    events = call.events({"model": "cloud-test-model", "prompt": "x"}, TEXT)
+    assert "".join(event["choices"][0]["text"] for event in events) == "This is the cloud's answer."
+
+
+@pytest.mark.parametrize("key", ["", "wrong", "sk-test-"])
+def test_a_wrong_key_is_refused(cloud, call, key):
+    status, answer = call(CHAT, asking(), key=key)
+    assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
+    assert str(cloud.api_key) not in json.dumps(answer)
+    assert call(CHAT, asking(), headers={"Authorization": ""})[1]["error"]["code"] == "missing_api_key"
+
+
+WRONG = {
+    "no json": (b"{", 400, None),
+    "no object": ([], 400, None),
+    "not even text": (b"\xff\xfe", 400, None),
+    "no model": ({"messages": [{"role": "user", "content": "x"}]}, 400, "model"),
+    "another model": (asking() | {"model": "gpt"}, 404, "model"),
+    "no messages": ({"model": "cloud-test-model"}, 400, "messages"),
+    "empty messages": (asking() | {"messages": []}, 400, "messages"),
+    "no role": (asking() | {"messages": [{"content": "x"}]}, 400, "messages[0].role"),
+    "odd role": (asking() | {"messages": [{"role": ["user"], "content": "x"}]}, 400, "messages[0].role"),
+    "no content": (asking() | {"messages": [{"role": "user"}]}, 400, "messages[0].content"),
+    "a picture": (asking([{"type": "image_url", "image_url": {}}]), 400, "messages[0].content"),
+    "two answers": (asking(n=2), 400, "n"),
+    "n is true": (asking(n=True), 400, "n"),
+    "no tokens": (asking(max_tokens=0), 400, "max_tokens"),
+    "half a token": (asking(max_completion_tokens=0.5), 400, "max_completion_tokens"),
+    "tools": (asking(tools=[{}]), 400, "tools"),
+    "a form": (asking(response_format={"type": "json_object"}), 400, "response_format"),
+    "stream is text": (asking(stream="yes"), 400, "stream"),
+    "options of no stream": (asking(stream_options={"include_usage": True}), 400, "stream_options"),
+    "deep": (b"[" * 100_000, 400, None),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_said_in_the_api_s_form(call, name):
+    body, status, param = WRONG[name]
+    found, answer = call(CHAT, body)
+    assert found == status
+    assert set(answer["error"]) == {"message", "type", "param", "code"}
+    assert answer["error"]["param"] == param
+    assert call(CHAT, asking())[0] == 200, "the connection is still good"
+
+
+@pytest.mark.parametrize("prompt", [None, 3, ["a", "b"], [[1, 2]]])
+def test_one_prompt_only(call, prompt):
+    assert call(TEXT, {"model": "cloud-test-model", "prompt": prompt})[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status"),
+    [("/v1/embeddings", "POST", 404), ("/", "GET", 404), (CHAT, "GET", 405), ("/v1/models", "DELETE", 405)],
+)
+def test_what_is_not_there(call, path, method, status):
+    assert call(path, method=method)[0] == status
+
+
+@pytest.mark.parametrize("status", [401, 404, 429, 500, 503])
+def test_a_scripted_failure(cloud, call, status):
+    cloud.fail(status, "not today")
+    found, answer = call(CHAT, asking())
+    assert (found, answer["error"]["message"]) == (status, "not today")
+    assert cloud.requests[0].texts == ("Why is the sky blue?",), "what was asked is known all the same"
+    assert cloud.requests[0].answer is None
+
+
+def test_another_name(cloud, call):
+    cloud.answer_as("cheap-model")
+    assert call(CHAT, asking())[1]["model"] == "cheap-model"
+    assert {event["model"] for event in call.events(asking())} == {"cheap-model"}
+    assert cloud.requests[0].model == "cheap-model"
+
+
+def test_slow_answers(cloud, call):
+    cloud.slow(0.2)
+    started = time.monotonic()
+    call(CHAT, asking())
+    assert time.monotonic() - started >= 0.2
+    cloud.reset()
+    cloud.slow(per_chunk=0.05)
+    started = time.monotonic()
+    assert len(call.events(asking())) == 6
+    assert time.monotonic() - started >= 0.3
+
+
+def test_closing_does_not_wait_for_slow_answers():
+    cloud = CloudEndpoint()
+    caller = Caller(cloud)
+    cloud.slow(60)
+    caller.connection.request("GET", "/v1/models", headers={"Authorization": f"Bearer {cloud.api_key}"})
+    while not cloud.requests:
+        time.sleep(0.01)
+    started = time.monotonic()
+    cloud.close()
+    cloud.close()
+    assert time.monotonic() - started < 5
+    caller.connection.close()
+
+
+def test_a_cut_stream_has_no_end(cloud, call):
+    cloud.cut(2)
+    response = call.send(CHAT, asking(stream=True))
+    with pytest.raises(http.client.IncompleteRead) as error:
+        response.read()
+    assert error.value.partial.count(b"data: ") == 2
+    assert b"[DONE]" not in error.value.partial
+
+
+def test_a_cut_answer_is_half(cloud, call):
+    cloud.cut()
+    with pytest.raises(http.client.IncompleteRead):
+        call.send(CHAT, asking()).read()
+
+
+def test_a_reply_that_fails_is_an_answer(cloud, call):
+    cloud.reply(lambda request: {}["no"])
+    status, answer = call(CHAT, asking())
+    assert status == 500
+    assert "KeyError" in answer["error"]["message"]
+    cloud.reply(lambda request: 3)
+    assert call(CHAT, asking())[0] == 500
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\r\n\r\n",
+        b"hello\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET /v1/models HTTP/9.9\r\n\r\n",
+        b"BREW /coffee HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nContent-Length: many\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+    ],
+    ids=range(8),
+)
+def test_what_is_no_http_gets_json_all_the_same(cloud, data):
+    received = raw(cloud, data)
+    if data.strip():
+        head, _, body = received.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert b"Connection: close" in head
+        assert "message" in json.loads(body)["error"]
+        assert cloud.requests[-1].status == 400
+
+
+def test_sizes_are_bounded(cloud):
+    head = f"POST {CHAT} HTTP/1.1\r\nContent-Length: {LARGEST_BODY + 1}\r\n\r\n"
+    assert raw(cloud, head.encode()).startswith(b"HTTP/1.1 413 ")
+    assert raw(cloud, f"POST {CHAT} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode()).startswith(
+        b"HTTP/1.1 411"
+    )
+
+
+def test_a_client_that_leaves_is_no_trouble(cloud, call):
+    raw(cloud, f"POST {CHAT} HTTP/1.1\r\nContent-Length: 100\r\n\r\nhalf".encode())
+    assert cloud.requests == ()
+    assert call(CHAT, asking())[0] == 200
+
+
+def test_an_old_client_reads_to_the_end(cloud):
+    body = json.dumps(asking(stream=True)).encode()
+    head = f"POST {CHAT} HTTP/1.0\r\nAuthorization: Bearer {cloud.api_key}\r\nContent-Length: {len(body)}\r\n\r\n"
+    received = raw(cloud, head.encode() + body)
+    assert b"chunked" not in received
+    assert received.endswith(b"data: [DONE]\n\n")
+
+
+def test_requests_are_remembered_without_the_key(cloud, call):
+    key = str(cloud.api_key)
+    call(f"{CHAT}?key={key}", asking(f"my key is {key}"), headers={"X-Api-Key": "mine", "X-Note": key})
+    call(CHAT, b"no json " + key.encode(), key="sk-real-one")
+    first, second = cloud.requests
+    assert (first.method, first.status, second.status) == ("POST", 200, 401)
+    assert first.texts == ("my key is ***",)
+    assert (first.headers["authorization"], first.headers["x-api-key"], first.headers["x-note"]) == ("***",) * 3
+    assert second.body == "no json ***"
+    shown = repr(cloud.requests) + repr(cloud)
+    assert key not in shown
+    assert "sk-real-one" not in shown
+
+
+def test_reset_forgets_everything(cloud, call):
+    cloud.fail(500)
+    cloud.slow(0.01)
+    call(CHAT, asking())
+    cloud.reset()
+    assert cloud.requests == ()
+    assert not cloud.script.disturbs
+    assert call(CHAT, asking())[0] == 200
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda cloud: cloud.fail(200),
+        lambda cloud: cloud.fail(True),
+        lambda cloud: cloud.fail("500"),
+        lambda cloud: cloud.slow(),
+        lambda cloud: cloud.slow(-1),
+        lambda cloud: cloud.cut(-1),
+        lambda cloud: cloud.cut(1.5),
+        lambda cloud: cloud.reply(None),
+    ],
+)
+def test_scripts_that_make_no_sense(cloud, wrong):
+    with pytest.raises(UsageError):
+        wrong(cloud)
+
+
+def test_a_secret_is_used_but_not_shown():
+    key = Secret("sk-1")
+    assert (f"{key}", repr(key), repr({"key": key}), key.hidden_in("a sk-1")) == (
+        "sk-1",
+        "'***'",
+        "{'key': '***'}",
+        "a ***",
+    )
+    assert Secret("").hidden_in("abc") == "abc"
+
+
+@pytest.mark.parametrize("text", ["", " ", "a", "a b\n", "  你好 世界  ", "a\n\nb"])
+def test_pieces_are_the_text(text):
+    assert "".join(pieces_of(text)) == text
