@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pytest_cannlm.compat.chips import DEFAULT_PLATFORM_CHIP, chip_of_platform, same_chip
+from pytest_cannlm.compat.origin import contradiction_notes
+from pytest_cannlm.compat.versions import Pairs
 from pytest_cannlm.measure.units import format_bytes
 
 Facts = Mapping[str, Any]
@@ -21,8 +24,8 @@ _ORIGIN = (
     ("kirin_platform", "platform code"),
     ("kirin_ids", "platform ids"),
     ("arch_type", "architecture"),
-    ("atc_version", "converter"),
-    ("opp_version", "operators"),
+    ("atc_version", "CANN version"),
+    ("opp_version", "of operators"),
     ("framework_type", "from"),
     ("host_env_os", "host system"),
     ("host_env_cpu", "host CPU"),
@@ -30,11 +33,25 @@ _ORIGIN = (
 )
 _SHOWN_TYPES = 20
 _LABEL = 16
+_LONGEST_VALUE = 120
+"""Characters; the whole stands in the JSON."""
 
 
 def described(facts: Facts) -> list[str]:
     """Lines for what ``pytest_cannlm.container.inspect.describe`` returns; what the file does not say is left out."""
     return list(_page(facts))
+
+
+def with_contradictions(facts: Facts, version_pairs: Pairs = ()) -> dict[str, Any]:
+    """The facts with a note on whatever a model says of its origin in two ways, as the gate judges it too."""
+    models = facts.get("models") or [facts]
+    platform = facts.get("kirin_platform")
+    found = [
+        f"model {number}: {note}" if len(models) > 1 else note
+        for number, model in enumerate(models)
+        for note in contradiction_notes(model, platform=platform, version_pairs=version_pairs)
+    ]
+    return {**facts, "notes": [*facts["notes"], *found]} if found else dict(facts)
 
 
 def _page(facts: Facts) -> Iterator[str]:
@@ -55,7 +72,8 @@ def _container(facts: Facts) -> Iterator[str]:
     kind = facts["modeltype_name"] or f"model type {facts['modeltype']}"
     yield f"{facts['kind']} ({facts['dialect']}, layout {facts['layout']}, {kind}), {_size(facts['bytes'])}"
     yield from _section("", _pairs(facts, _HEADER))
-    yield from _section("Made with and for", _pairs(facts, _ORIGIN))
+    origin = {**facts, "kirin_platform": _platform(facts.get("kirin_platform"), facts.get("soc_version"))}
+    yield from _section("Made with and for", _pairs(origin, _ORIGIN))
     several = facts.get("models")
     if several:
         for number, model in enumerate(several):
@@ -65,11 +83,21 @@ def _container(facts: Facts) -> Iterator[str]:
         yield from _model(facts)
     yield from _submodels(facts.get("submodels", ()))
     yield from _section("TASK_INFO", _records(facts.get("task_sections", ())))
-    yield from _section("Notes", facts["notes"])
+    yield from _section("Notes", facts.get("notes", ()))
+
+
+def _platform(code: int | None, soc: str | None) -> str | None:
+    """A platform code with its chip; converters also write the default one for chips that they do not know."""
+    if not code:
+        return None
+    chip = chip_of_platform(code)
+    doubted = chip and chip == DEFAULT_PLATFORM_CHIP and not same_chip(soc or "", chip)
+    doubt = " or a chip without a code" if doubted else ""
+    return f"{code}, {chip or 'no known name'}{doubt}"
 
 
 def _model(facts: Facts) -> Iterator[str]:
-    rows = [(name, f"{format_bytes(size):>10} at {offset:,}") for _, name, offset, size in facts["partitions"]]
+    rows = [(name, f"{format_bytes(size):>10} at {offset:,}") for _, name, offset, size in facts.get("partitions", ())]
     yield from _section("Partitions", rows)
     for key in ("inputs", "outputs"):
         yield from _section(key.capitalize(), [(tensor["name"], _tensor(tensor)) for tensor in facts.get(key, ())])
@@ -88,7 +116,7 @@ def _attributes(attributes: Facts) -> Iterator[tuple[str, str]]:
     """Attributes that are not empty and do not stand under their own heading already."""
     for name, value in attributes.items():
         if value not in ("", []) and name not in dict(_ORIGIN):
-            yield name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            yield name, _short(", ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
 def _graph(graph: Facts) -> Iterator[str]:
@@ -153,7 +181,13 @@ def _size(size: int) -> str:
 
 
 def _pairs(facts: Facts, labels: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [(label, str(facts[key])) for key, label in labels if facts.get(key) not in (None, "", [], 0)]
+    return [(label, _short(str(facts[key]))) for key, label in labels if facts.get(key) not in (None, "", [], 0)]
+
+
+def _short(text: str) -> str:
+    """A value on one line that people read."""
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}… ({len(text):,} characters)"
 
 
 def _section(title: str, rows: Sequence[tuple[str, str] | str]) -> Iterator[str]:

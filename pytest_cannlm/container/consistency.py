@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_cannlm.container import ops
-from pytest_cannlm.container.cmdline import soc_asked_for, toolkit_release
 from pytest_cannlm.container.layout import TASK_INFO, WEIGHTS_DATA, Dialect
 from pytest_cannlm.container.modelattrs import AttributeValue
 from pytest_cannlm.container.ops import Graph, Op
 from pytest_cannlm.container.partitions import PartitionEntry
+from pytest_cannlm.container.validate import one_line
 
-ATC_VERSION, OPP_VERSION, SOC_VERSION, CMDLINE = "atc_version", "opp_version", "soc_version", "atc_cmdline"
 SIZE_LIST = "om_info_list"
 _SIZE_LIST_TYPES = (
     (1, "WEIGHTS_DATA"),
@@ -22,24 +20,11 @@ _SIZE_LIST_TYPES = (
     (5, "SO_BINS"),
 )
 
-_FAMILY = re.compile(r"(\d+)\.(\d+)\b")
 
-
-def attribute_notes(
+def size_notes(
     attributes: Mapping[str, AttributeValue], partitions: Sequence[PartitionEntry], dialect: Dialect
 ) -> Iterator[str]:
-    """Contradictions among the attributes of a model, and with its partition table."""
-    atc, opp = (_text(attributes, name) for name in (ATC_VERSION, OPP_VERSION))
-    if atc and opp and atc != opp:
-        yield f"atc_version {atc} and opp_version {opp} differ: the operator package has another version"
-    command = _text(attributes, CMDLINE)
-    soc = _text(attributes, SOC_VERSION)
-    asked = soc_asked_for(command)
-    if asked and soc and asked != soc:
-        yield f"atc_cmdline has --soc_version={asked}, the attribute soc_version is {soc}"
-    release = toolkit_release(command)
-    if release and atc and not _may_belong(atc, release):
-        yield f"atc_cmdline names the toolkit release {release}, atc_version {atc} is of another one"
+    """Where the sizes that a model lists are not those of its partition table."""
     sizes = attributes.get(SIZE_LIST)
     if dialect == "ascend" and isinstance(sizes, list):
         for (kind, name), said in zip(_SIZE_LIST_TYPES, sizes, strict=False):
@@ -50,7 +35,10 @@ def attribute_notes(
 
 def compiled_notes(graph: Graph, partitions: Sequence[PartitionEntry], *, weights_outside: bool) -> Iterator[str]:
     """Whether the slices that GraphOps take of TASK_INFO and WEIGHTS_DATA fit those partitions."""
-    compiled = graph.of_type(ops.COMPILED_TYPE)
+    yield from one_line(_misfits(graph.of_type(ops.COMPILED_TYPE), partitions, weights_outside=weights_outside))
+
+
+def _misfits(compiled: Sequence[Op], partitions: Sequence[PartitionEntry], *, weights_outside: bool) -> Iterator[str]:
     slices = [("task", TASK_INFO, ops.TASK_OFFSET, ops.TASK_SIZE)]
     if not weights_outside:
         slices.append(("weight", WEIGHTS_DATA, ops.WEIGHT_OFFSET, ops.WEIGHT_SIZE))
@@ -84,18 +72,3 @@ def weight_files(graph: Graph) -> dict[str, int | None]:
 def _location(op: Op) -> str:
     named = (op.attrs.get(name) for name in ops.FILE_LOCATION)
     return next((value for value in named if isinstance(value, str) and value), f"(not named by {op.name})")
-
-
-def _may_belong(internal: str, public: str) -> bool:
-    """Whether a package number can be of that release: equal families since 8.2; 7.x came out as 8.0 and 8.1."""
-    built, folder = _FAMILY.match(internal), _FAMILY.match(public)
-    if built is None or folder is None:
-        return True
-    if (int(built[1]), int(built[2])) >= (8, 2):
-        return built.groups() == folder.groups()
-    return built[1] != "7" or folder[0] in ("8.0", "8.1")
-
-
-def _text(attributes: Mapping[str, AttributeValue], name: str) -> str:
-    value = attributes.get(name)
-    return value if isinstance(value, str) else ""

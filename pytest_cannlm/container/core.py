@@ -136,7 +136,10 @@ class Container:
             raise ContainerError(
                 "this kind of container has no MODEL_DEF to read attributes from",
                 file=self.path,
+                field="MODEL_DEF",
                 found=self.model_type_name,
+                expected="a model, not what is made of one or of several",
+                remedy="Look at it with cannlm inspect",
                 code="OM_MODEL_DEF_UNREADABLE",
             )
         try:
@@ -146,6 +149,8 @@ class Container:
                 f"MODEL_DEF of model {entry.model} ({entry.size} bytes) is not readable: {error}",
                 file=self.path,
                 field="MODEL_DEF",
+                found=f"{entry.size} bytes at offset {entry.start}",
+                expected="a protobuf message ModelDef with a graph",
                 remedy="Convert the model again",
                 code="OM_MODEL_DEF_UNREADABLE",
             ) from error
@@ -168,12 +173,13 @@ class Container:
         """Bytes that the compiled graph expects in its external weight file; None where the graph does not say."""
         return self.read_model_def(modelattrs.read_graphop_weight_size)
 
-    def input_shape(self, name: str) -> tuple[int, ...] | None:
-        """Shape that the main graph declares for one input (-1 = dynamic); None where it has no such input.
+    def input_shapes(self, names: Collection[str]) -> tuple[dict[str, tuple[int, ...]], bool]:
+        """Shapes that the main graph declares for some inputs by name (-1 = dynamic), and whether all of it was read.
 
-        Stops reading where it is found. Raises ``ContainerError`` OM_MODEL_DEF_UNREADABLE.
+        Where it was not, because of the read limit, the graph may have the missing ones. Stops where all are found.
+        Raises ``ContainerError`` OM_MODEL_DEF_UNREADABLE.
         """
-        return self.read_model_def(lambda source, start, end: graph.read_input_shape(source, start, end, name))
+        return self.read_model_def(lambda source, start, end: graph.read_input_shapes(source, start, end, names))
 
     def inout_info(self, model: int = 0) -> InOutInfo | None:
         """The record of inputs and outputs that converters for Ascend write since CANN 7; None if there is none.
@@ -234,6 +240,8 @@ class Container:
             f"{entry.name} is broken: {reason}",
             file=self.path,
             field=entry.name,
+            found=f"{entry.size} bytes at offset {entry.start}",
+            expected="records that fit each other and the partition",
             remedy="Convert the model again",
             code="OM_BAD_TLV",
         )

@@ -1,4 +1,4 @@
-"""What the gate asks of a graph: the shape of one input, found without decoding the rest. Valid for Python 3.10.
+"""What the gate asks of a graph: the shapes of some inputs, found without decoding the rest. Valid for Python 3.10.
 
 Inputs are the ops of type Data, AippData and AnnData; what a caller feeds is ``input_desc[0]``, or ``output_desc[0]``
 where an op has no such. OpDef: name 1, type 2, input_desc 33, output_desc 34. TensorDescriptor: shape 3. ShapeDef:
@@ -7,10 +7,11 @@ dim 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 
 from pytest_cannlm.container.modelattrs import GRAPH_OP, MAX_KEY, MODEL_GRAPH, OP_NAME, OP_TYPE
-from pytest_cannlm.container.source import Source
+from pytest_cannlm.container.source import ReadLimitError, Source
 from pytest_cannlm.container.wire import BYTES, Field, Walk, WireError
 
 INPUT_TYPES = ("Data", "AippData", "AnnData")
@@ -19,16 +20,25 @@ MAX_DIMENSIONS = 64
 _INPUT_DESC, _OUTPUT_DESC, _SHAPE, _DIM = 33, 34, 3, 1
 
 
-def read_input_shape(source: Source, start: int, end: int, name: str) -> tuple[int, ...] | None:
-    """Shape of one input of graph[0] of the ModelDef at ``start..end`` (-1 = dynamic); None if there is none so named.
+def read_input_shapes(
+    source: Source, start: int, end: int, names: Collection[str]
+) -> tuple[dict[str, tuple[int, ...]], bool]:
+    """Shapes of inputs of graph[0] of the ModelDef at ``start..end`` by name (-1 = dynamic), in one pass.
 
-    Stops where it is found. :class:`WireError` if the message cannot be read.
+    Also whether every input that is not among them is one that the graph does not have: False where the read limit
+    came first. Stops where all are found. :class:`WireError` if the message cannot be read.
     """
     walk = Walk(source)
-    for op in graph_ops(walk, main_graph(walk, start, end)):
-        if op_text(walk, op, OP_NAME) == name and op_text(walk, op, OP_TYPE) in INPUT_TYPES:
-            return _fed_shape(walk, op)
-    return None
+    wanted, found = set(names), dict[str, tuple[int, ...]]()
+    with suppress(ReadLimitError):
+        for op in graph_ops(walk, main_graph(walk, start, end)):
+            name = op_text(walk, op, OP_NAME)
+            if name in wanted and op_text(walk, op, OP_TYPE) in INPUT_TYPES:
+                found.setdefault(name, _fed_shape(walk, op))
+            if len(found) == len(wanted):
+                break
+        return found, True
+    return found, False
 
 
 def main_graph(walk: Walk, start: int, end: int) -> Field:

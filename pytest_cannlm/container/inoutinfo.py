@@ -17,8 +17,11 @@ from pytest_cannlm.container.source import Source
 
 INPUTS, OUTPUTS, BATCH, IMAGE_SIZE, DIMS, OUTPUT_SHAPES, INPUT_ORDER = range(7)
 
-MAX_SIZE = 1024 * 1024
+MAX_SIZE = 256 * 1024
 """A list of some tensors takes kilobytes."""
+
+_TENSOR_COST = 4
+"""What reading and telling a tensor takes, in protobuf fields that are passed (measured)."""
 
 _RECORD = struct.Struct("<iI")
 _COUNT = struct.Struct("<I")
@@ -77,6 +80,7 @@ def read_inout_info(source: Source, start: int, size: int) -> InOutInfo:
                 raise InOutInfoError(
                     f"{value.left} stray bytes at position {value.position}, in a record of type {kind}"
                 )
+    source.budget.spend(_TENSOR_COST * sum(len(found.get(kind, ())) for kind in (INPUTS, OUTPUTS)))
     return InOutInfo(**{name: found[kind] for kind, name in _FIELDS.items() if kind in found})  # type: ignore[arg-type]
 
 

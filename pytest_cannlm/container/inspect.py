@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_cannlm.container import attrnames, consistency, ops
 from pytest_cannlm.container.attrnames import NameTables
-from pytest_cannlm.container.core import Container, open_container
+from pytest_cannlm.container.core import Container, open_source
 from pytest_cannlm.container.interface import OUT_NODES, interface_facts
 from pytest_cannlm.container.layout import (
     BUNDLE,
     EXTERNAL_WEIGHT_FILE,
     FLOW,
+    HEADER_BYTES,
     KIRIN_COMPILED,
     KIRIN_PORTABLE,
     NANO_TYPES,
+    Header,
     field_text,
+    model_type_name,
+    parse_header,
 )
 from pytest_cannlm.container.modelattrs import AttributeValue, Scalar
-from pytest_cannlm.container.ops import Graph
+from pytest_cannlm.container.ops import Graph, ModelDef
 from pytest_cannlm.container.partitions import PartitionEntry, for_executor
+from pytest_cannlm.container.source import PagedSource, ReadLimitError
 from pytest_cannlm.container.submodels import submodel_facts
 from pytest_cannlm.errors import ContainerError
 
@@ -31,12 +37,16 @@ ORIGIN = (
     *("arch_type", "host_env_os", "host_env_cpu"),
 )
 """Attributes that say what a model was made with and for."""
+_KNOWN = {*ORIGIN, *attrnames.TABLE_ATTRIBUTES, OUT_NODES, consistency.SIZE_LIST}
+"""Attributes that other facts follow from."""
 
-MAX_TABLE = 512 * 1024
-"""Bytes of a table of attribute names."""
+MAX_FIELDS = 40_000
+"""Work that goes into one file, all its models together: three per op that is only counted."""
+MAX_READ = 16 * 1024 * 1024
+"""Bytes that are read of one file; they are kept in memory while it is described."""
 MAX_ATTRIBUTES = 500
 MAX_MODELS = 16
-"""Models of a file that are described in full; each can take megabytes of memory."""
+"""Models of a file that are described in full."""
 MAX_TEXT, MAX_BYTES, MAX_ITEMS, MAX_ITEM_TEXT = 200, 24, 8, 64
 """What is shown of a long attribute: characters, bytes, items of a list, characters of an item."""
 
@@ -52,18 +62,20 @@ def describe(path: Path) -> Facts:
     that the file does not say. The keys are listed in docs/reference/container.md.
     """
     try:
-        container = open_container(path)
+        source = PagedSource(path, limit=MAX_READ, fields=MAX_FIELDS)
+        container = open_source(source)
     except ContainerError as error:
-        return {**error.as_dict(), "bytes": _size(path)}
+        facts = {**error.as_dict(), "bytes": _size(path)}
+        return facts | _encrypted_facts(source) if error.code == "OM_ENCRYPTED" else facts
     findings = _Findings(list(container.notes))
-    facts: Facts = {"error": None, **_container_facts(container)}
+    facts = {"error": None, **_container_facts(container)}
     models = _models(container, findings)
     facts |= models[0]
     if len(container.models) > 1:
         tables = map(_rows, container.models)
         facts["models"] = [{"partitions": table, **model} for table, model in zip(tables, models, strict=True)]
     facts |= findings.attempt(lambda: _task_facts(container)) or {}
-    submodels, notes = submodel_facts(container)
+    submodels, notes = findings.attempt(lambda: submodel_facts(container)) or ({}, [])
     facts |= submodels
     findings.notes += notes
     if findings.error is not None:
@@ -81,12 +93,37 @@ class _Findings:
     """The first one."""
 
     def attempt(self, read: Callable[[], T]) -> T | None:
-        """What ``read`` returns, None if the file is broken there."""
+        """What ``read`` returns, None if the file is broken there or there is more than may be read."""
         try:
             return read()
+        except ReadLimitError as error:
+            note = f"not read further: {error.found}"
+            self.notes += [note] if note not in self.notes else []
         except ContainerError as error:
             self.error = self.error or error
-            return None
+        return None
+
+
+def _header_facts(header: Header) -> Facts:
+    return {
+        "dialect": header.dialect,
+        "header_version": f"0x{header.version:08x}",
+        "layout": header.layout,
+        "table": str(header.table_bits),
+        "model_num": header.model_num,
+        "modeltype": header.modeltype,
+        "modeltype_name": model_type_name(header.dialect, header.modeltype),
+        "model_name": field_text(header.name),
+        "platform_version": field_text(header.platform_version),
+        "om_ir_version": header.om_ir_version,
+        "declared_length": header.declared_length,
+    }
+
+
+def _encrypted_facts(source: PagedSource) -> Facts:
+    """The header of an encrypted file, which is all that can be read of it."""
+    with source:
+        return {"kind": "encrypted model", **_header_facts(parse_header(source.at(0, HEADER_BYTES)))}
 
 
 def _container_facts(container: Container) -> Facts:
@@ -94,17 +131,7 @@ def _container_facts(container: Container) -> Facts:
     facts = {
         "bytes": container.size,
         "kind": _kind(container),
-        "dialect": container.dialect,
-        "header_version": f"0x{header.version:08x}",
-        "layout": container.layout,
-        "table": str(header.table_bits),
-        "model_num": header.model_num,
-        "modeltype": header.modeltype,
-        "modeltype_name": container.model_type_name,
-        "model_name": container.model_name,
-        "platform_version": field_text(header.platform_version),
-        "om_ir_version": header.om_ir_version,
-        "declared_length": header.declared_length,
+        **_header_facts(header),
         "partition_base": container.partition_base,
         "partitions": _rows(container.partitions),
     }
@@ -151,26 +178,27 @@ def _models(container: Container, findings: _Findings) -> list[Facts]:
 
 
 def _model(container: Container, model: int, tables: NameTables, findings: _Findings) -> tuple[Facts, NameTables]:
+    """Facts of one model: its attributes and where its graphs are, then the ops of graph[0], then its tensors."""
     entries = container.models[model]
     notes: list[str] = []
     facts: Facts = {}
-    known = findings.attempt(lambda: _known_attributes(container, model))
-    if known is not None:
-        tables = attrnames.tables_of(known) or tables
-        facts |= {name: _shown_text(known.get(name)) for name in ORIGIN}
-        notes += consistency.attribute_notes(known, entries, container.dialect)
-    found = findings.attempt(lambda: container.attributes(model=model))
-    if found is not None:
-        facts["attributes"] = {name: _shortened(found[name]) for name in sorted(found)[:MAX_ATTRIBUTES]}
-        if len(found) > MAX_ATTRIBUTES:
-            notes.append(f"attributes that are not shown: {len(found) - MAX_ATTRIBUTES}")
-    graph = findings.attempt(
-        lambda: container.read_model_def(
-            lambda source, start, end: ops.read_graph(source, start, end, tables=tables), model
+    graph: Graph | None = None
+    out_nodes: list[str] = []
+    definition = findings.attempt(lambda: container.read_model_def(partial(ops.read_model, known=_KNOWN), model))
+    if definition is not None:
+        tables = attrnames.tables_of(definition.known) or tables
+        facts |= {name: _shown_text(definition.known.get(name)) for name in ORIGIN}
+        facts["name"] = definition.name
+        facts["attributes"], odd = _attribute_facts(definition)
+        notes += [*consistency.size_notes(definition.known, entries, container.dialect), *odd]
+        nodes = definition.known.get(OUT_NODES)
+        out_nodes = [node for node in nodes if isinstance(node, str)] if isinstance(nodes, list) else []
+        main = definition.graph
+        graph = findings.attempt(
+            lambda: container.read_model_def(lambda source, *_: ops.read_graph(source, main, tables=tables), model)
         )
-    )
-    if graph is not None:
-        facts |= _graph_facts(graph)
+    if definition is not None and graph is not None:
+        facts |= _graph_facts(graph, definition.subgraphs)
         outside = _external_weights(container, graph, model)
         if outside:
             facts["external_weights"] = outside
@@ -179,8 +207,6 @@ def _model(container: Container, model: int, tables: NameTables, findings: _Find
             notes += consistency.compiled_notes(graph, entries, weights_outside=container.external_weights)
     info = findings.attempt(lambda: container.inout_info(model))
     if graph is not None or info is not None:
-        nodes = (known or {}).get(OUT_NODES)
-        out_nodes = [node for node in nodes if isinstance(node, str)] if isinstance(nodes, list) else []
         shown, odd = interface_facts(graph, info, dialect=container.dialect, out_nodes=out_nodes)
         facts |= shown
         notes += odd
@@ -189,18 +215,20 @@ def _model(container: Container, model: int, tables: NameTables, findings: _Find
     return facts, tables
 
 
-def _known_attributes(container: Container, model: int) -> dict[str, AttributeValue]:
-    """What other facts follow from: asked for by name, so that nothing else in the file can crowd it out."""
-    names = {*ORIGIN, *attrnames.TABLE_ATTRIBUTES, OUT_NODES, consistency.SIZE_LIST}
-    return container.attributes(names, max_value=MAX_TABLE, model=model)
+def _attribute_facts(definition: ModelDef) -> tuple[Facts, list[str]]:
+    """All attributes, shortened, and a note where there are more than are shown."""
+    found = {**definition.others, **definition.known}
+    left_out = len(found) - MAX_ATTRIBUTES
+    notes = [f"attributes that are not shown: {left_out}"] if left_out > 0 else []
+    return {name: _shortened(found[name]) for name in sorted(found)[:MAX_ATTRIBUTES]}, notes
 
 
-def _graph_facts(graph: Graph) -> Facts:
+def _graph_facts(graph: Graph, subgraphs: int) -> Facts:
     facts: Facts = {
         "graph": {
             "name": graph.name,
             "ops": sum(graph.op_types.values()),
-            "subgraphs": graph.subgraphs,
+            "subgraphs": subgraphs,
             "op_types": dict(graph.op_types),
             "quantization": {kind: n for kind, n in graph.op_types.items() if "quant" in kind.lower()},
         }
@@ -218,7 +246,7 @@ def _graph_facts(graph: Graph) -> Facts:
             }
             for op in compiled
         ]
-    return {"name": graph.model_name, **facts}
+    return facts
 
 
 def _external_weights(container: Container, graph: Graph, model: int) -> list[Facts]:

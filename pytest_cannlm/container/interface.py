@@ -8,7 +8,6 @@ outside. Where an Ascend file has MODEL_INOUT_INFO, that list is what the vendor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from pytest_cannlm.container.graph import INPUT_TYPES
@@ -68,7 +67,7 @@ def graph_inputs(graph: Graph) -> list[Facts]:
                 "dtype": facts.dtype,
                 "shape": _overridden_shape(op.attrs) or facts.shape,
                 "format": facts.format,
-                "inner": asdict(op.output_desc[0]) if op.output_desc else None,
+                "inner": _facts(op.output_desc[0]) if op.output_desc else None,
             }
         )
     return sorted(described, key=lambda item: item["index"])
@@ -89,9 +88,13 @@ def graph_outputs(graph: Graph, dialect: Dialect, out_nodes: Sequence[str]) -> l
             shown = node if ":" in node else f"{node}:{index}"
         else:
             shown = f"output_{position}_{name}_{index}"
-        outer = asdict(op.output_desc[position]) if position < len(op.output_desc) else None
-        described.append({"name": shown, "source": f"{name}:{index}", **asdict(inner), "outer": outer})
+        outer = _facts(op.output_desc[position]) if position < len(op.output_desc) else None
+        described.append({"name": shown, "source": f"{name}:{index}", **_facts(inner), "outer": outer})
     return described
+
+
+def _facts(tensor: TensorFacts) -> Facts:
+    return {"dtype": tensor.dtype, "shape": tensor.shape, "format": tensor.format}
 
 
 def _listed(tensor: InOutTensor) -> Facts:

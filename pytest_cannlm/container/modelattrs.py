@@ -33,8 +33,8 @@ def read_attributes(
     source: Source, start: int, end: int, *, names: Collection[str] | None, max_value: int
 ) -> dict[str, AttributeValue]:
     """Attributes of the ModelDef at ``start..end``; :class:`WireError` if it is none or has no graph."""
-    found: dict[str, AttributeValue] = {}
-    graphs = total = 0
+    found = AttributeValues(max_value)
+    graphs = 0
     walk = Walk(source)
     for part in walk.fields(start, end):
         if part.number == MODEL_GRAPH and part.wire_type == BYTES:
@@ -42,16 +42,28 @@ def read_attributes(
         if part.number != MODEL_ATTR or part.wire_type != BYTES:
             continue
         key, value_at = read_map_entry(walk, part)
-        if value_at is None or (names is not None and key not in names):
-            continue
-        total += value_at.size if value_at.size <= max_value else 0
-        value = read_value(walk, value_at, max_value) if total <= MAX_TOTAL else None
-        found.pop(key, None)  # the last of two equal keys wins, even if it is one that is left out
-        if value is not None:
-            found[key] = value
+        if value_at is not None and (names is None or key in names):
+            found.add(walk, key, value_at)
     if not graphs:
         raise WireError("it has no graph")
-    return found
+    return found.values
+
+
+class AttributeValues:
+    """Attributes as they are read, without those over ``max_value`` bytes, or over ``MAX_TOTAL`` together."""
+
+    def __init__(self, max_value: int) -> None:
+        self.values: dict[str, AttributeValue] = {}
+        self._max_value = max_value
+        self._total = 0
+
+    def add(self, walk: Walk, key: str, value_at: Field) -> None:
+        """Read one; the last of two equal keys wins, even if it is one that is left out."""
+        self._total += value_at.size if value_at.size <= self._max_value else 0
+        value = read_value(walk, value_at, self._max_value) if self._total <= MAX_TOTAL else None
+        self.values.pop(key, None)
+        if value is not None:
+            self.values[key] = value
 
 
 def read_graphop_weight_size(source: Source, start: int, end: int) -> int | None:

@@ -1,26 +1,31 @@
-"""The ops of a graph, as far as ``inspect`` shows them: all are counted by type, a few kinds are decoded.
+"""A ModelDef as far as ``inspect`` shows it: its attributes, its ops counted by type, and a few kinds of them decoded.
 
-The walk over the graph is lazy; protobuf is given one op at a time, of the kinds that are shown, and only up to a size.
+The walk is lazy: first over the model, which seeks past its graphs, then over graph[0]. Protobuf is given one op at a
+time, of the kinds that are shown, and only up to a size; what that costs is taken from the budget of the source.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_cannlm.container import wire
 from pytest_cannlm.container.attrnames import NameTableError, NameTables
 from pytest_cannlm.container.dtypes import proto_dtype
-from pytest_cannlm.container.graph import INPUT_TYPES, MAX_DIMENSIONS, main_graph, op_text, text
+from pytest_cannlm.container.graph import INPUT_TYPES, MAX_DIMENSIONS, op_text, text
 from pytest_cannlm.container.modelattrs import (
     GRAPH_OP,
     GRAPHOP_WEIGHT_SIZE,
     MAX_KEY,
+    MAX_VALUE,
+    MODEL_ATTR,
     MODEL_GRAPH,
     OP_TYPE,
     AttributeValue,
+    AttributeValues,
+    read_map_entry,
 )
 from pytest_cannlm.container.schema import decode_op
 from pytest_cannlm.container.source import Source
@@ -42,9 +47,12 @@ _SHOWN_ATTRIBUTES = {
 MAX_OP = 256 * 1024
 """Of a larger op only the fields of up to ``_MAX_FIELD`` bytes are decoded, as many as fit: longer ones hold data."""
 _MAX_FIELD = 16 * 1024
+_MAX_TABLE = 512 * 1024
+"""Bytes of an attribute that is asked for by name, such as a table of names."""
 _MAX_TENSORS = 4096
-_MAX_SHOWN = 2048
 _MAX_TYPES = 1000
+_OP_COST, _TENSOR_COST, _ATTRIBUTE_COST, _BYTES_PER_FIELD = 8, 2, 1, 256
+"""What decoding and telling takes, in fields that are passed (measured)."""
 _OTHERS = "(other types)"
 _GRAPH_NAME, _MODEL_NAME = 1, 1
 
@@ -78,13 +86,24 @@ class Op:
 
 
 @dataclass(frozen=True)
+class ModelDef:
+    """What a ModelDef says outside its graphs, and where they are."""
+
+    name: str
+    graph: Field
+    """graph[0]."""
+    subgraphs: int
+    """How many graphs there are beside it."""
+    known: Mapping[str, AttributeValue]
+    """Attributes that were asked for by name."""
+    others: Mapping[str, AttributeValue]
+
+
+@dataclass(frozen=True)
 class Graph:
     """graph[0] of a model."""
 
-    model_name: str
     name: str
-    subgraphs: int
-    """Further graphs of the model."""
     op_types: Mapping[str, int]
     """Type and how many ops have it, most frequent first."""
     ops: tuple[Op, ...]
@@ -98,16 +117,34 @@ class Graph:
         return tuple(op for op in self.ops if op.type in types)
 
 
-def read_graph(source: Source, start: int, end: int, *, tables: NameTables) -> Graph:
-    """graph[0] of the ModelDef at ``start..end``; :class:`WireError` if it cannot be read."""
+def read_model(source: Source, start: int, end: int, *, known: Collection[str]) -> ModelDef:
+    """The ModelDef at ``start..end``; :class:`WireError` if it is none or has no graph.
+
+    Attributes ``known`` by name may be larger than others, and the others cannot crowd them out.
+    """
     walk = Walk(source)
-    model_name, graphs = "", 0
+    name = ""
+    graphs: list[Field] = []
+    asked, others = AttributeValues(_MAX_TABLE), AttributeValues(MAX_VALUE)
     for part in walk.fields(start, end):
-        if part.number == MODEL_GRAPH and part.wire_type == BYTES:
-            graphs += 1
-        elif part.number == _MODEL_NAME and part.wire_type == BYTES:
-            model_name = text(walk, part)
-    main = main_graph(walk, start, end)
+        if part.wire_type != BYTES:
+            continue
+        if part.number == MODEL_GRAPH:
+            graphs.append(part)
+        elif part.number == _MODEL_NAME:
+            name = text(walk, part)
+        elif part.number == MODEL_ATTR:
+            key, value_at = read_map_entry(walk, part)
+            if value_at is not None:
+                (asked if key in known else others).add(walk, key, value_at)
+    if not graphs:
+        raise WireError("it has no graph")
+    return ModelDef(name, graphs[0], len(graphs) - 1, asked.values, others.values)
+
+
+def read_graph(source: Source, main: Field, *, tables: NameTables) -> Graph:
+    """The graph at ``main``; :class:`WireError` if it cannot be read."""
+    walk = Walk(source)
     name = ""
     types: Counter[str] = Counter()
     ops: list[Op] = []
@@ -123,13 +160,9 @@ def read_graph(source: Source, start: int, end: int, *, tables: NameTables) -> G
         if kind == OUTPUT_TYPE:
             output = decoder.read(part)
         elif kind in _SHOWN_TYPES:
-            if len(ops) == _MAX_SHOWN:
-                raise WireError(f"a graph with more than {_MAX_SHOWN} inputs and weight files")
             ops.append(decoder.read(part))
     return Graph(
-        model_name=model_name,
         name=name,
-        subgraphs=graphs - 1,
         op_types=dict(types.most_common()),
         ops=tuple(ops),
         output=output,
@@ -159,7 +192,10 @@ class _Decoder:
 
     def read(self, where: Field) -> Op:
         raw, whole = self._bounded(where)
+        self._walk.budget.spend(_OP_COST + len(raw) // _BYTES_PER_FIELD)
         decoded = decode_op(raw)
+        tensors = len(decoded.input_desc) + len(decoded.output_desc)
+        self._walk.budget.spend(_TENSOR_COST * tensors + _ATTRIBUTE_COST * len(decoded.attr))
         name, kind = _shown(decoded.name), _shown(decoded.type)
         if not whole:
             self._cut.add(repr(name))

@@ -29,6 +29,9 @@ MAX_MODELS = 4096
 MAX_ENTRIES = 1 << 14
 """Rows of all tables of a file together; bounds the memory that a file of empty partitions takes."""
 
+_TABLE_COST, _ROW_COST = 3, 1
+"""What reading, checking and telling takes, in protobuf fields that are passed (measured)."""
+
 _ENTRY_32 = struct.Struct("<III")
 _ENTRY_64 = struct.Struct("<I4xQQ")
 
@@ -83,6 +86,7 @@ def read_partitions(source: CountedSource, header: Header, payload_end: int) -> 
             field="model_num",
             found=count,
             expected=f"1..{MAX_MODELS}",
+            remedy="Convert the model again, or copy the file again",
             code="OM_BAD_PARTITION_TABLE",
         )
     position = HEADER_BYTES
@@ -135,6 +139,7 @@ def read_table(
             expected=f"at most {payload_end - position} bytes",
         )
     row = _ENTRY_32 if header.table_bits == 32 else _ENTRY_64
+    source.budget.spend(_TABLE_COST + _ROW_COST * count)
     rows = list(row.iter_unpack(source.at(position + head, count * row.size)))
     base = position + size
     if for_executor(header, (kind for kind, _, _ in rows)):

@@ -14,8 +14,40 @@ LEAST_AHEAD, MOST_AHEAD = 32, 512
 which most often skips a payload to see the next field's head, and more with every read that goes on where the last
 ended."""
 
+MAX_FIELDS = 1 << 17
+"""More protobuf fields than any known model makes a reader pass, who skips what nobody asked for."""
+
+PAGE = 1024
 SMALL_FILE = 64 * 1024
 """A file up to this size is read once, whole; so no file can make a reader with that limit read more than there is."""
+
+
+class ReadLimitError(ContainerError):
+    """What was asked for lies beyond what the caller allowed to be read: bytes, or work."""
+
+
+class Budget:
+    """The work that may go into one source, over all that is read from it: what bounds the time of a reading.
+
+    The unit is a protobuf field that is passed; whatever else takes as long counts as one.
+    """
+
+    def __init__(self, fields: int = MAX_FIELDS, *, path: Path | None = None) -> None:
+        self._left = self._most = fields
+        self._path = path
+
+    def spend(self, count: int = 1) -> None:
+        """Take ``count`` from what is left; :class:`ReadLimitError` if that is not enough."""
+        self._left -= count
+        if self._left < 0:
+            raise ReadLimitError(
+                "there is more to read than any known model has",
+                file=self._path,
+                found=f"more than {self._most} fields",
+                expected=f"at most {self._most} fields",
+                remedy="Check where the file comes from, or convert the model again",
+                code="OM_READ_LIMIT",
+            )
 
 
 class Source(Protocol):
@@ -24,6 +56,10 @@ class Source(Protocol):
     @property
     def size(self) -> int:
         """Number of bytes there are."""
+
+    @property
+    def budget(self) -> Budget:
+        """The work that may still go into it."""
 
     def at(self, offset: int, count: int) -> bytes:
         """Exactly ``count`` bytes from ``offset``; the caller has checked that they are inside."""
@@ -47,15 +83,12 @@ class CountedSource(Source, Protocol):
     ) -> None: ...
 
 
-class ReadLimitError(ContainerError):
-    """What was asked for lies beyond the number of bytes that the caller allowed to be read."""
-
-
 class BytesSource:
     """Bytes already in memory."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
+        self.budget = Budget()
 
     @property
     def size(self) -> int:
@@ -70,12 +103,14 @@ class BytesSource:
 class FileSource:
     """A regular file, open only inside ``with`` (re-entrant), every byte that is read from it counted.
 
-    ``limit`` bounds ``bytes_read`` over the whole life of the object; going beyond raises :class:`ReadLimitError`.
+    ``limit`` bounds ``bytes_read`` and ``fields`` the work over the whole life of the object; going beyond raises
+    :class:`ReadLimitError`.
     Problems of the operating system are ``ContainerError`` with code ``OM_IO``.
     """
 
-    def __init__(self, path: Path, *, limit: int | None = None) -> None:
+    def __init__(self, path: Path, *, limit: int | None = None, fields: int = MAX_FIELDS) -> None:
         self._path = path
+        self.budget = Budget(fields, path=path)
         self.limit = limit
         self._bytes_read = 0
         self._file: BinaryIO | None = None
@@ -139,19 +174,26 @@ class FileSource:
         goes_on = 0 <= start <= len(self._window)
         self._ahead = min(2 * self._ahead, MOST_AHEAD) if goes_on else LEAST_AHEAD
         ahead = min(max(count, self._ahead), self._size - offset)
-        if self.limit is not None:
-            left = self.limit - self.bytes_read
-            if count > left:
-                raise ReadLimitError(
-                    "the wanted facts lie beyond what may be read",
-                    file=self.path,
-                    found=f"{self.bytes_read} bytes read, {count} more wanted at offset {offset}",
-                    expected=f"at most {self.limit} bytes",
-                    code="OM_READ_LIMIT",
-                )
-            ahead = min(ahead, left)
-        whole = self._size <= SMALL_FILE and (self.limit is None or self._size <= self.limit - self.bytes_read)
-        data = self._read(0, self._size)[offset:] if whole else self._read(offset, max(ahead, count))
+        left = self._left_for(offset, count)
+        whole = self._size <= min(SMALL_FILE, left)
+        data = self._read(0, self._size)[offset:] if whole else self._read(offset, max(min(ahead, left), count))
+        self._window, self._window_start = self._at_least(data, offset, count), offset
+        return data[:count]
+
+    def _left_for(self, offset: int, count: int) -> int:
+        """Bytes that may still be read, at least ``count``."""
+        left = self._size if self.limit is None else self.limit - self.bytes_read
+        if count > left:
+            raise ReadLimitError(
+                "the wanted facts lie beyond what may be read",
+                file=self.path,
+                found=f"{self.bytes_read} bytes read, {count} more wanted at offset {offset}",
+                expected=f"at most {self.limit} bytes",
+                code="OM_READ_LIMIT",
+            )
+        return left
+
+    def _at_least(self, data: bytes, offset: int, count: int) -> bytes:
         if len(data) < count:
             raise ContainerError(
                 "the file became shorter while it was read",
@@ -160,8 +202,7 @@ class FileSource:
                 expected=f"{count} bytes",
                 code="OM_IO",
             )
-        self._window, self._window_start = data, offset
-        return data[:count]
+        return data
 
     def _read(self, offset: int, count: int) -> bytes:
         if self._file is None:
@@ -186,11 +227,40 @@ class FileSource:
         return ContainerError(f"cannot read the file: {reason}", file=self.path, code="OM_IO")
 
 
+class PagedSource(FileSource):
+    """A file whose pages are kept once they are read, so that no byte of it is read twice; for a whole description.
+
+    ``limit`` bounds the memory too.
+    """
+
+    def __init__(self, path: Path, *, limit: int | None = None, fields: int = MAX_FIELDS) -> None:
+        super().__init__(path, limit=limit, fields=fields)
+        self._pages: dict[int, bytes] = {}
+
+    def at(self, offset: int, count: int) -> bytes:
+        """Exactly ``count`` bytes from ``offset``; those of known pages come from memory."""
+        first, start = divmod(offset, PAGE)
+        end = start + count
+        if end <= PAGE:
+            return (self._pages.get(first) or self._page(first))[start:end]
+        return b"".join(self._page(first + more) for more in range(-(-end // PAGE)))[start:end]
+
+    def _page(self, number: int) -> bytes:
+        page = self._pages.get(number)
+        if page is None:
+            offset = number * PAGE
+            count = min(PAGE, self._size - offset)
+            self._left_for(offset, count)
+            page = self._pages[number] = self._at_least(self._read(offset, count), offset, count)
+        return page
+
+
 class PartSource:
     """A part of a source, as a source of its own: a container inside another one. Its reads are those of the whole."""
 
     def __init__(self, whole: CountedSource, start: int, size: int) -> None:
         self._whole = whole
+        self.budget = whole.budget
         self._start = start
         self._size = size
 

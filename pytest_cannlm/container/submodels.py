@@ -21,7 +21,7 @@ from pytest_cannlm.container.layout import (
     FLOW_SUBMODEL,
 )
 from pytest_cannlm.container.partitions import PartitionEntry
-from pytest_cannlm.container.source import Source
+from pytest_cannlm.container.source import ReadLimitError, Source
 from pytest_cannlm.container.wire import BYTES, Walk, WireError
 from pytest_cannlm.errors import ContainerError
 
@@ -89,6 +89,8 @@ def _nested(container: Container, start: int, size: int, depth: int, room: Itera
         return {"bytes": size, "message": f"deeper than {MAX_DEPTH} levels, not looked into"}
     try:
         inside = container.nested(start, size)
+    except ReadLimitError:  # says nothing of this part
+        raise
     except ContainerError as error:
         facts = error.as_dict()
         del facts["file"]  # that of the whole; "file" is what a submodel names

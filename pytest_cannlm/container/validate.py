@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 from pytest_cannlm.container.layout import (
     HEADER_BYTES,
@@ -19,13 +20,21 @@ from pytest_cannlm.container.source import CountedSource
 from pytest_cannlm.errors import ContainerError
 
 FOUR_GIB = 1 << 32
+_OTHER_FILE = "Check that this is the file that the converter wrote"
 
 
 def read_header(source: CountedSource) -> Header:
     """The header, after everything that can be said about a file before its length is looked at."""
     path = source.path
     if source.size == 0:
-        raise ContainerError("the file is empty", file=path, remedy="Copy or convert it again", code="OM_EMPTY")
+        raise ContainerError(
+            "the file is empty",
+            file=path,
+            found="0 bytes",
+            expected=f"at least {HEADER_BYTES} bytes",
+            remedy="Copy or convert it again",
+            code="OM_EMPTY",
+        )
     raw = source.at(0, min(source.size, HEADER_BYTES))
     if raw.startswith(b"CUST"):
         raise _custom_data_prefix(source)
@@ -33,7 +42,9 @@ def read_header(source: CountedSource) -> Header:
         raise ContainerError(
             "an OM2 package (zip), another format",
             file=path,
-            expected="a container that begins with IMOD",
+            found=f"{raw[:4].hex()} ('PK', a zip archive)",
+            expected=f"{MAGIC.hex()} ('IMOD')",
+            remedy="Convert without the OM2 format, or look inside with unzip",
             code="OM2_ZIP",
         )
     if not MAGIC.startswith(raw[:4]):
@@ -65,6 +76,7 @@ def read_header(source: CountedSource) -> Header:
             field="headsize",
             found=headsize,
             expected=HEADER_BYTES,
+            remedy=_OTHER_FILE,
             code="OM_BAD_HEADER",
         )
     if version not in (VERSION_1, VERSION_2):
@@ -74,6 +86,7 @@ def read_header(source: CountedSource) -> Header:
             field="version",
             found=f"0x{version:08x}",
             expected=f"0x{VERSION_1:08x} or 0x{VERSION_2:08x}",
+            remedy="Convert with a released toolkit, or copy the file again",
             code="OM_UNSUPPORTED_CONTAINER",
         )
     header = parse_header(raw)
@@ -147,21 +160,24 @@ def notes_on(header: Header, models: tuple[tuple[PartitionEntry, ...], ...]) -> 
         notes.append("reserved header bytes are not zero")
     if header.custom_data_len:
         notes.append(f"{header.custom_data_len} bytes of custom data at the end of the file")
-    for entries in models:
-        for index, entry in enumerate(entries):
-            if entry.name.startswith("type "):
-                notes.append(f"model {entry.model} partition {index} has unknown type {entry.type}")
-            if entry.size == 0:
-                notes.append(f"model {entry.model} partition {index} ({entry.name}) is empty")
+    rows = [(f"model {row.model} partition {index}", row) for entries in models for index, row in enumerate(entries)]
+    notes += one_line(f"{where} has unknown type {row.type}" for where, row in rows if row.name.startswith("type "))
+    notes += one_line(f"{where} ({row.name}) is empty" for where, row in rows if row.size == 0)
     return notes
 
 
-def recognise(raw: bytes) -> tuple[str, str | None]:
+def one_line(notes: Iterable[str]) -> list[str]:
+    """Notes of one kind as at most one: the first, and how many more there are."""
+    found = list(notes)
+    return [f"{found[0]}, and {len(found) - 1} more"] if len(found) > 1 else found
+
+
+def recognise(raw: bytes) -> tuple[str, str]:
     """What the first bytes of a file that is no container are, and what to do about it."""
     if raw.startswith(b"version https://git-lfs"):
         return "a git-lfs pointer", "Run git lfs pull"
     if raw.startswith(b"\x7fELF"):
-        return "an ELF program or library", None
+        return "an ELF program or library", _OTHER_FILE
     if raw.startswith(b"\x1f\x8b"):
         return "gzip data", "Unpack it"
     if raw.startswith(b"GGUF"):
@@ -169,10 +185,10 @@ def recognise(raw: bytes) -> tuple[str, str | None]:
     if raw.lstrip()[:9].lower().startswith((b"<!doctype", b"<html")):
         return "an HTML page, probably an error page of a download", "Download it again"
     if raw[4:8].startswith(b"MSL"):
-        return "a MindSpore Lite model (.ms)", None
+        return "a MindSpore Lite model (.ms)", "Convert the model that it was made from with omg or atc"
     if raw[:1] == b"\x0a":
-        return "perhaps a bare protobuf message (a Kirin model of type 7, or ONNX)", None
-    return "unknown bytes", "Check that this is the file that the converter wrote"
+        return "perhaps a bare protobuf message (a Kirin model of type 7, or ONNX)", "Convert it with omg or atc"
+    return "unknown bytes", _OTHER_FILE
 
 
 def _custom_data_prefix(source: CountedSource) -> ContainerError:

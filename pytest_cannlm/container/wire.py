@@ -18,9 +18,6 @@ _LONGEST_VARINT = 10
 _LONGEST_HEAD = 2 * _LONGEST_VARINT
 """Bytes of a field's tag and of the number behind it."""
 
-MAX_FIELDS = 1 << 17
-"""More than any known model makes a reader pass, who skips what nobody asked for."""
-
 
 class WireError(ValueError):
     """The bytes are not a protobuf message."""
@@ -49,13 +46,13 @@ class Field(NamedTuple):  # and no dataclass: a walk makes one per field
 class Walk:
     """A reader of messages in ``source``: the payload of a length-delimited field is not read until it is asked for.
 
-    All its walks together pass at most ``MAX_FIELDS`` fields, so that a file of millions of empty ones costs no more
-    than a large sound one; beyond it :class:`WireError`.
+    Every field that it passes is taken from the budget of the source, so that a file of millions of empty ones costs no
+    more than a large sound one; beyond it ``ReadLimitError``.
     """
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._passed = 0
+        self.budget = source.budget
 
     def raw(self, field: Field) -> bytes:
         """The payload of a field."""
@@ -64,12 +61,11 @@ class Walk:
     def fields(self, start: int, end: int) -> Iterator[Field]:
         """The fields of the message at ``start..end``."""
         position = start
+        spend, at = self.budget.spend, self._source.at
         while position < end:
-            self._passed += 1
-            if self._passed > MAX_FIELDS:
-                raise WireError(f"more than {MAX_FIELDS} fields")
+            spend()
             tag_at = position
-            head = self._source.at(position, min(_LONGEST_HEAD, end - position))
+            head = at(position, min(_LONGEST_HEAD, end - position))
             tag, used = _decode(head, 0, tag_at)
             position += used
             number, wire_type = tag >> 3, tag & 7
@@ -99,6 +95,7 @@ class Walk:
         elif field.wire_type == BYTES:
             position = field.start
             while position < field.end:
+                self.budget.spend()
                 start = position
                 value, position = self._varint(position, field.end)
                 yield Field(field.number, VARINT, start, position, value)
@@ -113,6 +110,8 @@ class Walk:
 
 def _decode(raw: bytes, at: int, offset: int) -> tuple[int, int]:
     """The unsigned 64-bit varint at ``raw[at:]`` and its number of bytes; ``raw`` lies at ``offset`` of the file."""
+    if at < len(raw) and raw[at] < 0x80:  # most of them
+        return raw[at], 1
     value = 0
     for index, byte in enumerate(raw[at : at + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << (7 * index)

@@ -79,10 +79,13 @@ def write_container(path: Path, *, header: HeaderFields, partitions: Sequence[Pa
                     _copy(part, out)
         temporary.replace(path)
     except OSError as error:
+        no_folder = not path.parent.is_dir()
         raise ContainerError(
             f"cannot write the file: {error.strerror or error}",
             file=path,
-            remedy="Check free space and permissions",
+            found=f"no folder {path.parent}" if no_folder else None,
+            expected="a folder that can be written to",
+            remedy="Create the folder" if no_folder else "Check free space and permissions",
             code="OM_IO",
         ) from error
     finally:

@@ -50,7 +50,7 @@ def read_everything(path: Path) -> tuple[Container | None, ContainerError | None
         container = open_container(path)
         container.attributes()
         container.external_weight_size()
-        container.input_shape("x")
+        container.input_shapes(("x",))
         container.inout_info()
         container.kirin_platform()
         container.task_sections()

@@ -53,8 +53,10 @@ def entry64(index: int, form: str, *values: int) -> Damage:
 def rejected(path: Path) -> ContainerError:
     with pytest.raises(ContainerError) as caught:
         open_container(path)
-    assert caught.value.file == str(path)
-    return caught.value
+    error = caught.value
+    assert error.file == str(path)
+    assert error.code == "OM_IO" or None not in (error.found, error.expected, error.remedy)
+    return error
 
 
 def test_missing_file(tmp_path: Path) -> None:
@@ -306,6 +308,8 @@ def test_broken_task_info_leaves_other_facts(tmp_path: Path, task: bytes) -> Non
     assert container.attributes() == {"atc_version": "6.1.1.0"}
     described = describe(tmp_path / "m.omc")
     assert (described["error"], described["atc_version"], described["inputs"]) == ("OM_BAD_TLV", "6.1.1.0", [])
+    assert described["found"].endswith(f"bytes at offset {container.partitions[1].start}")
+    assert "records" in described["expected"]
 
 
 def test_read_limit_holds_over_all_reads(tmp_path: Path) -> None:

@@ -105,8 +105,6 @@ def test_source_of_an_output_without_src_name(tmp_path: Path, entry: str, source
         (wire.bytes_field(6, b"\xff"), "does not end"),
         (wire.bytes_field(6, wire.bytes_field(2, "Data") + b"\x0b"), "protobuf cannot decode"),
         (op("NetOutput", "out", b"\x8a\x02\x00" * 5000), "more than 4096 tensors"),
-        (op("Data") * 2049, "more than 2048 inputs"),
-        (b"\x32\x00" * 200_000, "more than 131072 fields"),
     ],
 )
 def test_graph_that_cannot_be_read_leaves_the_facts_of_the_container(tmp_path: Path, part: bytes, reason: str) -> None:
@@ -158,9 +156,8 @@ def test_shape_of_one_input_is_found_without_the_others(tmp_path: Path) -> None:
     cached = op("Data", "cache", desc(34, 2, 7, 7), desc(33, 2, 128, -1))
     model = graph(op("Data", "x", desc(33, 1, 1)), op("Conv", "cache"), cached, op("Data", "only", desc(34, 1, 9)))
     container = open_container(write(tmp_path / "m.om", [model], KIRIN))
-    assert container.input_shape("cache") == (128, -1)
-    assert container.input_shape("only") == (9,)
-    assert container.input_shape("none") is None
+    assert container.input_shapes(("only", "cache")) == ({"cache": (128, -1), "only": (9,)}, True)
+    assert container.input_shapes(("none", "only")) == ({"only": (9,)}, True)
 
 
 def test_external_weights_of_ascend_are_named_with_their_size(tmp_path: Path) -> None:

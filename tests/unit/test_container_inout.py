@@ -116,7 +116,7 @@ def damaged(offset: int, number: int) -> bytes:
         (damaged(40, 40), "half a range"),
         (struct.pack("<iIII", 4, 8, 1, 9), "72 bytes at position"),
         (struct.pack("<iII", 5, 4, 1), "1 items promised"),
-        (bytes(MAX_SIZE + 1), "more than 1048576"),
+        (bytes(MAX_SIZE + 1), f"more than {MAX_SIZE}"),
     ],
 )
 def test_broken_list_is_named_and_leaves_the_other_facts(tmp_path: Path, raw: bytes, reason: str) -> None:

@@ -5,46 +5,61 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from graphs import attributes, desc, graph, op, write
+from graphs import BUNDLE, FLOW, attributes, desc, flow_list, graph, op, submodel, write
 
-from pytest_cannlm.container import ops, wire
+from pytest_cannlm.container import inspect, ops, wire
 from pytest_cannlm.container.core import open_container
 from pytest_cannlm.container.inoutinfo import MAX_SIZE
 from pytest_cannlm.container.inspect import describe
 from pytest_cannlm.container.layout import HEADER_BYTES, HeaderFields
+from pytest_cannlm.container.modeldef import Attribute
 from pytest_cannlm.container.schema import decode_op
+from pytest_cannlm.container.source import FileSource
 from pytest_cannlm.container.writer import Partition
 
 MOST_BYTES = 50_000_000
 MILLION = 1_000_000
 
+# each is larger than what is read of any file, as far as its kind allows
 WORST: dict[str, Callable[[], list[Partition | bytes]]] = {
-    "empty ops": lambda: [graph(b"\x32\x00" * (MILLION // 5))],
-    "empty attributes": lambda: [graph() + b"\x5a\x00" * (MILLION // 5)],
-    "dimensions": lambda: [graph(op("Data", "x", desc(33, 1, *[1] * 200_000)))],
+    "empty ops": lambda: [graph(b"\x32\x00" * 50_000)],
+    "empty attributes": lambda: [graph() + b"\x5a\x00" * 50_000],
+    "numbers": lambda: [graph() + b"\x08\x01" * 50_000],
+    "attributes": lambda: [graph() + attributes({f"a{number}": number for number in range(11_000)})],
+    "dimensions": lambda: [graph(op("Data", "x", desc(33, 1, *[1] * 50_000)))],
     "packed dimensions": lambda: [
-        graph(op("Data", "x", wire.bytes_field(33, wire.bytes_field(3, wire.packed_field(1, [300] * MILLION)))))
+        graph(op("Data", "x", wire.bytes_field(33, wire.bytes_field(3, wire.packed_field(1, [300] * 100_000)))))
     ],
     "many inputs": lambda: [
-        graph(op("Data", "x" * 1000, desc(33, 1, *[1 << 40] * 64), desc(34, 1, *[1 << 41] * 64)) * 2048)
+        graph(op("Data", "x" * 1000, desc(33, 1, *[1 << 40] * 64), desc(34, 1, *[1 << 41] * 64)) * 3000)
     ],
     "many outputs": lambda: [graph(op("NetOutput", "x", desc(33, 1, 1 << 40) * 4096, desc(34, 1, 1 << 40) * 4096))],
+    "attributes of ops": lambda: [graph(*(op("Data", "x", b"\x52\x00" * 20_000) for _ in range(4)))],
     "long lists of numbers": lambda: [
-        graph() + attributes({f"a{number}": [300] * 30_000 for number in range(40)})
+        graph() + attributes({f"a{number}": [300] * 10_000 for number in range(10)})
     ],
-    "many attributes": lambda: [graph() + attributes({f"{'a' * 900}{number}": "x" * 900 for number in range(5000)})],
-    "many types": lambda: [graph(*(op(f"{'t' * 1000}{number}") for number in range(20_000)))],
+    "long lists of texts": lambda: [graph() + attributes({f"a{number}": ["xy"] * 10_000 for number in range(5)})],
+    "long attributes": lambda: [graph() + attributes({f"{'a' * 900}{number}": "x" * 900 for number in range(3000)})],
+    "many types": lambda: [graph(*(op(f"{'t' * 1000}{number}") for number in range(3000)))],
     "name tables": lambda: [
-        graph() + attributes({"om_compress_version": 1, "attr_name_enum": [""] * 100_000 + ["ab"] * 80_000})
+        graph() + attributes({"om_compress_version": 1, "attr_name_enum": [""] * 20_000 + ["ab"] * 30_000})
     ],
     "many tensors in the list": lambda: [Partition(8, tensors(MAX_SIZE)), graph()],
-    "several models": lambda: [
+    "far apart": lambda: [graph(*[wire.bytes_field(6, wire.bytes_field(99, bytes(2000))) for _ in range(9000)])],
+    "models of attributes": lambda: [
         Partition(0, graph() + attributes({f"{'k' * 900}{i}": "x" * 190 for i in range(500)}), model)
-        for model in range(32)
+        for model in range(17)
     ],
+    "models of numbers": lambda: [Partition(0, graph() + b"\x08\x01" * 10_000, model) for model in range(17)],
+    "models of inputs": lambda: [
+        Partition(0, graph(op("Data", "x", desc(33, 1, *[1] * 60), desc(34, 1, *[1] * 60)) * 300), model)
+        for model in range(17)
+    ],
+    "empty partitions": lambda: [Partition(0, graph()), *(Partition(7, b"") for _ in range(4095))],
 }  # fmt: skip
 
 
@@ -56,11 +71,39 @@ def tensors(size: int) -> bytes:
 
 def header_for(parts: list[Partition | bytes]) -> HeaderFields:
     models = 1 + max(part.model for part in parts if isinstance(part, Partition)) if len(parts) > 2 else 1
-    return HeaderFields(layout="A2", table_bits=64, platform_version=b"1.11.z.0", model_num=models)
+    kind = 3 if len(parts) > 64 else 0  # only a flow has so many partitions
+    return HeaderFields(layout="A2", table_bits=64, modeltype=kind, platform_version=b"1.11.z.0", model_num=models)
+
+
+@dataclass
+class Work:
+    """What describing a file takes."""
+
+    read: int = 0
+    decoded: int = 0
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Work:
+    done = Work()
+    read, decode = FileSource._read, wire._decode
+
+    def counted_read(source: FileSource, offset: int, count: int) -> bytes:
+        data = read(source, offset, count)
+        done.read += len(data)
+        return data
+
+    def counted_decode(raw: bytes, at: int, offset: int) -> tuple[int, int]:
+        done.decoded += 1
+        return decode(raw, at, offset)
+
+    monkeypatch.setattr(FileSource, "_read", counted_read)
+    monkeypatch.setattr(wire, "_decode", counted_decode)
+    return done
 
 
 @pytest.mark.parametrize("name", WORST)
-def test_worst_cases_take_bounded_memory(name: str, tmp_path: Path) -> None:
+def test_worst_cases_take_bounded_memory_and_work_and_no_byte_twice(name: str, tmp_path: Path, work: Work) -> None:
     parts = WORST[name]()
     path = write(tmp_path / "m.om", parts, header_for(parts))
     del parts
@@ -71,28 +114,67 @@ def test_worst_cases_take_bounded_memory(name: str, tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert facts["error"] in (None, "OM_MODEL_DEF_UNREADABLE")
+    assert facts["partitions"]
+    assert len(facts["notes"]) < 40
     assert peak < MOST_BYTES
+    assert 0 < work.read <= min(path.stat().st_size, inspect.MAX_READ)
+    assert 0 < work.decoded <= 2 * inspect.MAX_FIELDS  # tag and length
 
 
-@pytest.mark.parametrize("part", [b"\x5a\x00", b"\x5a\x02\x0a\x00", b"\x3a\x00", b"\x3a\x02\x32\x00"])
+@pytest.mark.parametrize("part", [b"\x5a\x00", b"\x5a\x02\x0a\x00", b"\x3a\x00", b"\x08\x01"])
 def test_work_is_bounded_however_many_fields_there_are(
-    part: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    part: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Work
 ) -> None:
     path = write(tmp_path / "m.om", [graph() + part * 10_000])
-    monkeypatch.setattr(wire, "MAX_FIELDS", 500)
-    passed = 0
-    read = wire.Walk._varint
-
-    def counted(walk: wire.Walk, position: int, end: int) -> tuple[int, int]:
-        nonlocal passed
-        passed += 1
-        return read(walk, position, end)
-
-    monkeypatch.setattr(wire.Walk, "_varint", counted)
+    monkeypatch.setattr(inspect, "MAX_FIELDS", 500)
     facts = describe(path)
-    assert facts["error"] == "OM_MODEL_DEF_UNREADABLE"
-    assert "more than 500 fields" in facts["message"]
-    assert passed <= 3 * 2 * 501  # attributes by name, all attributes, graph; tag and length of each field
+    assert (facts["error"], facts["notes"]) == (None, ["not read further: more than 500 fields"])
+    assert facts["partitions"][0][1] == "MODEL_DEF"
+    assert 500 <= work.decoded <= 2 * 500
+
+
+def test_all_models_of_a_file_share_what_may_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [Partition(0, graph() + attributes({"soc_version": f"S{model}"}), model) for model in range(8)]
+    path = write(tmp_path / "m.om", parts, HeaderFields(layout="A2", table_bits=64, model_num=8))
+    assert [model["soc_version"] for model in describe(path)["models"]] == [f"S{model}" for model in range(8)]
+    monkeypatch.setattr(inspect, "MAX_FIELDS", 60)
+    facts = describe(path)
+    assert facts["notes"] == ["not read further: more than 60 fields"]
+    assert facts["models"][0]["soc_version"] == "S0"
+    assert "soc_version" not in facts["models"][7]
+
+
+@pytest.mark.parametrize("fields", [*range(40, 120, 8), 1000])
+def test_parts_of_a_file_share_what_may_be_read(fields: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = write(tmp_path / "inside.om", [graph(), *(Partition(1, b"") for _ in range(9))]).read_bytes()
+    names = [f"part{number}" for number in range(9)]
+    flow = [Partition(0, graph()), flow_list(*names), *(submodel(name, inside) for name in names)]
+    bundle = [Partition(25, bytes(8)), *(Partition(24, inside) for _ in names)]
+    monkeypatch.setattr(inspect, "MAX_FIELDS", fields)
+    for parts, header in ((flow, FLOW), (bundle, BUNDLE)):
+        facts = describe(write(tmp_path / "m.om", parts, header))
+        assert facts["error"] is None
+        assert ("submodels" in facts) == (f"not read further: more than {fields} fields" not in facts["notes"])
+        assert fields < 1000 or "submodels" in facts
+
+
+def test_a_file_that_is_longer_than_what_is_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "m.om", [graph(op("Data", "x")) + b"\x08\x01" * 5000])
+    monkeypatch.setattr(inspect, "MAX_READ", 4096)
+    facts = describe(path)
+    assert facts["error"] is None
+    assert facts["notes"][0].startswith("not read further: 4096 bytes read")
+    assert "graph" not in facts
+
+
+def test_the_graph_of_a_large_language_model_is_read_whole(tmp_path: Path) -> None:
+    fields = b"".join(wire.bytes_field(23, f"in{number}") for number in range(28))
+    attrs: dict[str, Attribute] = {f"attribute_{number}": "x" for number in range(100)}
+    caches = [op("Data", f"cache{number}", desc(33, 1, 1, 8, 2048, 128)) for number in range(160)]
+    many = graph(*caches, *(op(f"Type{number % 40}", f"op{number}", fields) for number in range(10_000)))
+    facts = describe(write(tmp_path / "m.om", [many + attributes(attrs)]))
+    assert facts["notes"] == []
+    assert (facts["graph"]["ops"], len(facts["inputs"])) == (10_160, 160)
 
 
 def test_what_protobuf_is_given_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +196,9 @@ def test_what_protobuf_is_given_is_bounded(tmp_path: Path, monkeypatch: pytest.M
 PROGRAM = """
 import re, sys
 from pathlib import Path
+from pytest_cannlm.container.modeldef import Attribute
 from pytest_cannlm.container.schema import decode_op
+from pytest_cannlm.container.source import FileSource
 def kib(name):
     return int(re.search(name + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
 field = bytes.fromhex(sys.argv[1])

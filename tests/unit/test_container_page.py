@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 from graphs import BUNDLE, FLOW, attributes, corpus, desc, flow_list, graph, net_output, op, submodel, write
 
-from pytest_cannlm.cli.describing import described
+from pytest_cannlm.cli.app import run
+from pytest_cannlm.cli.describing import described, with_contradictions
+from pytest_cannlm.compat.origin import contradictions, read_attributes
+from pytest_cannlm.compat.target import Target
+from pytest_cannlm.container.core import open_container
 from pytest_cannlm.container.inoutinfo import InOutInfo, InOutTensor, encode_inout_info
 from pytest_cannlm.container.inspect import describe
 from pytest_cannlm.container.kirin import write_simulated_omc
 from pytest_cannlm.container.layout import HeaderFields
-from pytest_cannlm.container.modeldef import TensorIO
+from pytest_cannlm.container.modeldef import Attribute, TensorIO
 from pytest_cannlm.container.writer import Partition
 
 
@@ -42,8 +46,8 @@ model for the simulated NPU (kirin, layout K, HCS_PARTITION_MODEL), 1.1 KiB (1,1
 
 Made with and for
   chip              KirinX90
-  platform code     10
-  converter         6.1.1.0
+  platform code     10, KirinX90
+  CANN version      6.1.1.0
   from              Onnx
 
 Partitions
@@ -135,7 +139,63 @@ def test_rejected_file(tmp_path: Path) -> None:
 def test_broken_content_is_named_above_what_is_left(tmp_path: Path) -> None:
     lines = described(describe(write(tmp_path / "m.om", [graph(b"\xff")])))
     assert lines[0].startswith("OM_MODEL_DEF_UNREADABLE: ")
-    assert lines[4].startswith("model (ascend, layout A2, IR_MODEL), ")
+    assert lines[1:4] == [
+        "  field             MODEL_DEF",
+        "  found             3 bytes at offset 288",
+        "  expected          a protobuf message ModelDef with a graph",
+    ]
+    assert lines[6].startswith("model (ascend, layout A2, IR_MODEL), ")
+
+
+def test_header_of_an_encrypted_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.om", [graph()])
+    data = bytearray(path.read_bytes())
+    data[80] = 1
+    path.write_bytes(data)
+    facts = describe(path)
+    assert (facts["error"], facts["kind"], facts["model_name"]) == ("OM_ENCRYPTED", "encrypted model", "m")
+    assert "partitions" not in facts
+    lines = described(with_contradictions(facts))
+    assert lines[0].startswith("OM_ENCRYPTED: ")
+    assert f"encrypted model (ascend, layout A2, IR_MODEL), {len(data)} B" in lines
+
+
+CONTRADICTION: dict[str, Attribute] = {"soc_version": "Ascend310B4", "atc_version": "7.6.0.1.220", "atc_cmdline": ""}
+
+
+@pytest.mark.parametrize(
+    ("said", "notes"),
+    [
+        (
+            {"atc_cmdline": "/ascend-toolkit/8.1.RC1/bin/atc"},
+            ["atc_cmdline says CANN 8.1.RC1, atc_version says CANN 7.6.0.1.220"],
+        ),
+        ({"opp_version": "7.7.0.1.1"}, ["opp_version says CANN 7.7.0.1.1, atc_version says CANN 7.6.0.1.220"]),
+        (
+            {"atc_cmdline": "atc --soc_version=Ascend910B4"},
+            ["atc_cmdline says chip Ascend910B4, soc_version says chip Ascend310B4"],
+        ),
+        ({"atc_cmdline": "atc --soc_version=ascend310b4"}, []),
+        ({"opp_version": "", "atc_cmdline": "/ascend-toolkit/8.0.0/bin/atc"}, []),
+    ],
+)
+def test_what_a_model_says_of_its_origin_in_two_ways_is_judged_as_the_gate_does(
+    said: dict[str, Attribute], notes: list[str], tmp_path: Path
+) -> None:
+    path = write(tmp_path / "m.om", [graph() + attributes(CONTRADICTION | said)])
+    facts = describe(path)
+    assert facts["notes"] == []
+    assert with_contradictions(facts)["notes"] == notes
+    container = open_container(path)
+    told = contradictions(container, read_attributes(container), Target(chip="Ascend310B4", cann="8.0.0"))
+    assert bool(told) == bool(notes)
+
+
+def test_contradictions_of_several_models_say_which(tmp_path: Path) -> None:
+    odd = attributes(CONTRADICTION | {"opp_version": "7.7.0.1.1"})
+    header = HeaderFields(layout="A2", table_bits=64, model_num=2)
+    path = write(tmp_path / "m.om", [Partition(0, graph()), Partition(0, graph() + odd, 1)], header)
+    assert with_contradictions(describe(path))["notes"][0].startswith("model 1: opp_version says")
 
 
 @pytest.mark.parametrize("name", ["a1", "exeom", "bundle of bundles", "compressed names", "custom data"])
@@ -163,3 +223,32 @@ def test_every_key_is_in_the_reference(tmp_path: Path) -> None:
         path = tmp_path / "file.om"
         path.write_bytes(data)
         assert keys_of(describe(path)) - documented == set(), name
+
+
+@pytest.mark.parametrize(
+    ("code", "soc", "shown"),
+    [
+        (10, "KirinX90", "10, KirinX90"),
+        (10, None, "10, KirinX90 or a chip without a code"),
+        (14, None, "14, no known name"),
+        (14, "Kirin9999", "14, no known name"),
+    ],
+)
+def test_a_platform_code_is_shown_with_its_chip(tmp_path: Path, code: int, soc: str | None, shown: str) -> None:
+    facts = {**describe(write(tmp_path / "m.om", [graph()])), "kirin_platform": code, "soc_version": soc}
+    assert f"  platform code     {shown}" in described(facts)
+
+
+def test_a_long_value_is_one_short_line(tmp_path: Path) -> None:
+    facts = {**describe(write(tmp_path / "m.om", [graph()])), "attributes": {"long": "x\n" * 5000}}
+    (line,) = [line for line in described(facts) if line.startswith("  long")]
+    assert len(line) < 200
+    assert line.endswith("… (9,999 characters)")
+
+
+def test_the_command_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "m.om", [graph()])
+    run(["inspect", str(path)])
+    assert capsys.readouterr().out.splitlines()[0] == str(path)
+    run(["inspect", str(path), "--json"])
+    assert json.loads(capsys.readouterr().out)["file"] == str(path)

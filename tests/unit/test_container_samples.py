@@ -46,6 +46,7 @@ def test_description_has_exactly_the_expected_values(name: str, facts: dict[str,
     expected |= facts.get("container_ok", {})
     assert {key: described.get(key, "absent") for key in expected} == expected
     assert "simulated" not in described
+    assert not [note for note in described.get("notes", ()) if "not read further" in note]
 
 
 @pytest.mark.parametrize(("name", "facts"), _cases())

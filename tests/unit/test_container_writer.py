@@ -51,8 +51,8 @@ def test_empty_and_repeated_partitions_keep_their_order(tmp_path: Path) -> None:
     container = open_container(path)
     assert [(p.type, container.read(p)) for p in container.partitions] == [(p.type, p.data) for p in parts]
     assert container.notes == (
-        "model 0 partition 1 (WEIGHTS_DATA) is empty",
         "model 0 partition 4 has unknown type 77",
+        "model 0 partition 1 (WEIGHTS_DATA) is empty",
     )
 
 
@@ -103,8 +103,9 @@ def test_nothing_is_left_when_a_source_is_shorter_than_it_was_said_to_be(tmp_pat
 
 
 def test_folder_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(ContainerError, match="cannot write"):
+    with pytest.raises(ContainerError, match="cannot write") as caught:
         write_container(tmp_path / "no" / "m.om", header=HeaderFields(layout="K"), partitions=[Partition(0, MODEL)])
+    assert (caught.value.found, caught.value.remedy) == (f"no folder {tmp_path / 'no'}", "Create the folder")
 
 
 def test_header_field_that_is_too_long() -> None:
