@@ -10,10 +10,12 @@ from pytest_cannlm.compat.chips import known_chips, normalize
 from pytest_cannlm.compat.gate import Target
 from pytest_cannlm.compat.pairs import read_pairs
 from pytest_cannlm.errors import UsageError
-from pytest_cannlm.settings import Settings, nearest
+from pytest_cannlm.settings import Settings
 
 _ASCEND = re.compile(r"Ascend\d\w+", re.ASCII | re.IGNORECASE)
 """Chips of this family are not listed: there are dozens, and their files name them in full."""
+_KIRIN = re.compile(r"Kirin[A-Za-z]{0,2}\d\w+", re.ASCII)
+"""Variants (KirinX90A) are not all listed either, and each is a chip of its own."""
 
 
 def target_of(
@@ -35,7 +37,7 @@ def target_of(
     name = known_chip(chip)
     return Target(
         chip=name,
-        cann=known_version(cann, policy=settings.cann_policy),
+        cann=known_version(cann, chip=name, policy=settings.cann_policy),
         version_from="no --cann on the command line" if cann is None else "--cann on the command line",
         simulated=simulated,
         policy=settings.cann_policy,
@@ -50,22 +52,36 @@ def target_of(
 
 
 def known_chip(text: str) -> str:
-    """The chip by its one spelling; :class:`UsageError` with the nearest name for what is none."""
+    """The chip by its one spelling; :class:`UsageError` for what is none.
+
+    No nearest name is offered: an edit away from a chip is its sibling, which is another chip.
+    """
     chip = normalize(text)
-    if chip in known_chips() or _ASCEND.fullmatch(chip):
+    if _ASCEND.fullmatch(chip) or _KIRIN.fullmatch(chip):
         return chip
-    hint = nearest(chip, known_chips())
     raise UsageError(
-        f"unknown chip {text!r}" + (f"; did you mean {hint!r}?" if hint else ""),
+        f"unknown chip {text!r}",
         field="--chip",
         found=text,
-        expected=f"{', '.join(known_chips())}, or an Ascend chip by its full name, such as Ascend310B4",
+        expected=f"a Kirin or Ascend chip by its full name: {', '.join(known_chips())}, Ascend310B4, …",
     )
 
 
-def known_version(text: str | None, *, policy: str) -> str | None:
-    """The version as given; :class:`UsageError` for what is none, and without one unless the policy needs none."""
+def known_version(text: str | None, *, chip: str, policy: str) -> str | None:
+    """The version as given; :class:`UsageError` for what is none, and without one unless the policy needs none.
+
+    A toolkit's version of a Kirin chip that lacks its last number would be read as a public release, which counts
+    something else.
+    """
     complaint = None if text is None else versions.parse(text).complaint
+    if text is not None and chip.startswith("Kirin") and versions.is_release("build", f"{text}.0"):
+        raise UsageError(
+            f"{text!r} is no version of a toolkit for {chip}",
+            field="--cann",
+            found=text,
+            expected="four numbers",
+            remedy=f"Did you mean {text}.0?",
+        )
     if complaint is None and (text is not None or policy == "off"):
         return text
     raise UsageError(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_cannlm.compat import chips
-from pytest_cannlm.compat.package import PackageFolder
+from pytest_cannlm.compat.package import PackageFolder, ReadCount
 from pytest_cannlm.compat.target import Target
 from pytest_cannlm.container.core import Container
 from pytest_cannlm.container.source import ReadLimitError
@@ -30,6 +30,7 @@ DEVICE_CHIP, FILES, CONTAINER, ENGINE, CHIP, CANN, OPERATORS, HOST, ORIGIN, MANI
 Outcome = Literal["ok", "mismatch", "unknown", "off"]
 
 REBUILD = "Build the package again, or copy it again and compare sizes"
+_OTHER_CASE = "there is {}, which is another name on a device"
 _LONGEST_TEXT = 400
 
 
@@ -77,19 +78,28 @@ def chip_allowed(target: Target) -> Check:
     )
 
 
-def complete(folder: PackageFolder) -> Check:
-    """Whether all files that ``executor.json`` names are there."""
+def complete(folder: PackageFolder, count: ReadCount) -> Check:
+    """Whether all files that ``executor.json`` names are there, and hold more than nothing. May raise ``OSError``."""
     missing = folder.missing()
+    hollow = () if missing else folder.hollow(count)
+    found, code, remedy = f"{len(folder.required)} files", None, REBUILD
+    if missing:
+        names = [name if there is None else f"{name} ({_OTHER_CASE.format(there)})" for name, there in missing.items()]
+        found, code = "missing: " + ", ".join(names), "PACKAGE_INCOMPLETE"
+        if None not in missing.values():
+            remedy = "Rename " + ", ".join(f"{there} to {name}" for name, there in missing.items())
+    elif hollow:
+        found, code = ", ".join(hollow), "PACKAGE_DAMAGED"
     return Check(
         name=FILES,
-        outcome="mismatch" if missing else "ok",
-        code="PACKAGE_INCOMPLETE" if missing else None,
-        found="missing: " + ", ".join(missing) if missing else f"{len(folder.required)} files",
+        outcome="mismatch" if code else "ok",
+        code=code,
+        found=found,
         found_in=str(folder.folder),
         expected=", ".join(file.name for file in folder.required),
         expected_from="executor.json",
-        rule="every file that executor.json names is in the package, spelled as it is named",
-        remedy=REBUILD if missing else "",
+        rule="every file that executor.json names is in the package with its content, spelled as it is named",
+        remedy=remedy if code else "",
     )
 
 
@@ -128,12 +138,11 @@ def right_engine(container: Container, target: Target) -> Check:
     mark = f"userdefineinfo of {container.path.name}"
     good = container.simulated == target.simulated
     if container.simulated:
-        code, remedy = "SIMULATED_PACKAGE_ON_DEVICE", "Build the package with a real converter: --converter omg"
+        code = "SIMULATED_PACKAGE_ON_DEVICE"
+        remedy = "Build it with a real converter: cannlm build MODEL --converter omg"
     else:
-        code, remedy = (
-            "REAL_PACKAGE_ON_SIMULATOR",
-            "Build a package for the simulator from the checkpoint: cannlm build",
-        )
+        code = "REAL_PACKAGE_ON_SIMULATOR"
+        remedy = "Build a package for the simulator from the checkpoint: cannlm build MODEL"
     return Check(
         name=ENGINE,
         outcome="ok" if good else "mismatch",

@@ -16,7 +16,8 @@ from pytest_cannlm.container.layout import KIRIN_COMPILED, KIRIN_PORTABLE, field
 _POLICY_OFF = "policy off: versions are not compared"
 _EXACT_CHIP = "compiled for exactly the chip of the device; a sibling or a family is another chip"
 _EQUAL_CHIP = "compiled for the chip of the device, or for one that the user knows to be its equal"
-_ASK_DEVICE = "Let the device judge the file (HMS_HiAICompatibility_CheckFromFile), or compile it for its chip"
+_NO_CHIP = "the package does not say for which chip it was compiled, and a missing chip is never the right one"
+_ASK_DEVICE = "Let the device judge the file (HMS_HiAICompatibility_CheckFromFile)"
 
 
 def chip(container: Container, attributes: Attributes, target: Target, manifest: Manifest | None) -> Check:
@@ -25,19 +26,20 @@ def chip(container: Container, attributes: Attributes, target: Target, manifest:
     claims = _claims(container, attributes, manifest)
     found = {place: chips.shown(name) for place, name in claims.items()}
     ascend = _dialect_of(wanted) == "ascend"
-    rule, remedy = _EXACT_CHIP, f"Build the package for this chip: cannlm build --chip {chips.shown(wanted)}"
+    rule, again = _EXACT_CHIP, f"Build the package for this chip: cannlm build MODEL --chip {chips.shown(wanted)}"
     if ascend:
-        rule = _EQUAL_CHIP
-        remedy = f"Convert it for this chip (atc --soc_version={chips.shown(wanted)}), or name the chips that are equal"
+        rule, again = _EQUAL_CHIP, f"Convert it for this chip (atc --soc_version={chips.shown(wanted)})"
+    remedy = f"{again}, or name the chips that are equal" if ascend else again
     outcome: Outcome
     beyond = _beyond_the_file(container)
     if container.dialect != _dialect_of(wanted) and not container.header.layout_guessed:
-        outcome, rule = "mismatch", "Kirin models run on Kirin chips, Ascend models on Ascend chips"
+        outcome, rule, remedy = "mismatch", "Kirin models run on Kirin chips, Ascend models on Ascend chips", again
         found = {f"header of {container.path.name}": f"{container.dialect.capitalize()} model"}
     elif beyond:
-        outcome, rule, remedy = "unknown", beyond, _ASK_DEVICE
+        outcome, rule, remedy = "unknown", beyond, f"{_ASK_DEVICE}, or compile it for its chip"
     elif not claims:
-        outcome, found = "unknown", _unnamed_platform(container)
+        outcome, rule, found = "unknown", _NO_CHIP, _unnamed_platform(container)
+        remedy = again if ascend or target.simulated else f"{_ASK_DEVICE}, or keep the manifest beside the package"
     else:
         same = target.same_npu if ascend else chips.same_chip
         outcome = "ok" if all(same(name, wanted) for name in claims.values()) else "mismatch"
@@ -107,13 +109,13 @@ def cann(container: Container, attributes: Attributes, target: Target, manifest:
         )
     codes = {"mismatch": "CANN_VERSION_MISMATCH", "unknown": "CANN_VERSION_UNKNOWN"}
     again = (
-        f"Build the package again (cannlm build --cann {expected})"
+        f"Build the package again (cannlm build MODEL --cann {expected})"
         if container.dialect == "kirin"
         else f"Convert it again with the atc of {expected}"
     )
     remedies = {
         "mismatch": f"{again}, or use a device with {found}",
-        "unknown": _unknown_remedy(target),
+        "unknown": _unknown_remedy(found, expected, target),
     }
     return Check(
         name=CANN,
@@ -128,16 +130,23 @@ def cann(container: Container, attributes: Attributes, target: Target, manifest:
     )
 
 
-def _unknown_remedy(target: Target) -> str:
-    remedy = (
-        "Build with a converter that writes its version, keep the manifest beside the package, or add the pair to a "
-        "list of --npu-version-pairs"
-    )
-    if target.simulated:
-        return remedy
-    if target.on_unknown == "load":
-        return f"{remedy}; --npu-cann-unknown=load has it loaded unchecked, so expect a crash or wrong text"
-    return f"{remedy}; --npu-cann-unknown=load loads it unchecked"
+def _unknown_remedy(found: str | None, expected: str | None, target: Target) -> str:
+    """What makes the versions comparable, and who can judge without them."""
+    ways = []
+    if found is None or not versions.parse(found).known:
+        ways.append("Build with a converter that writes its version, or keep the manifest beside the package")
+    elif expected is None or not versions.parse(expected).known:
+        ways.append("Find out which CANN version the target has")
+    else:
+        ways.append(
+            f"If they are one release, add {found} and {expected} to a list of version pairs "
+            "(--npu-version-pairs; of cannlm check, --version-pairs)"
+        )
+    if _dialect_of(chips.normalize(target.chip)) == "kirin" and not target.simulated:
+        ways.append(_ASK_DEVICE)
+    if target.on_unknown == "load" and not target.simulated:
+        ways.append("The setting cann_unknown=load has it loaded unchecked, so expect a crash or wrong text")
+    return ". ".join(ways)
 
 
 def versions_not_read(target: Target) -> Check:

@@ -101,7 +101,7 @@ def _check_package(package: Path, target: Target, manifest_path: Path | None) ->
     try:
         if package.is_dir() or not package.exists():
             folder = read_package(package, count)
-            results.append(checks.complete(folder))
+            results.append(checks.complete(folder, count))
         if manifest_path is not None:
             manifest = read_manifest(manifest_path, count)
         model = folder.model if folder else package

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from pytest_cannlm.compat import chips, versions
 from pytest_cannlm.compat.checks import ORIGIN, Check
 from pytest_cannlm.compat.target import Target
+from pytest_cannlm.compat.versions import Pairs
 from pytest_cannlm.container.cmdline import soc_asked_for, toolkit_release
 from pytest_cannlm.container.core import Container
 from pytest_cannlm.container.modelattrs import AttributeValue
+from pytest_cannlm.container.taskinfo import PLATFORM_CODES
 
 Attributes = Mapping[str, AttributeValue]
 
@@ -56,17 +58,8 @@ def chip_claims(container: Container, attributes: Attributes) -> dict[str, str]:
 def contradictions(container: Container, attributes: Attributes, target: Target) -> list[Check]:
     """What the file says of its origin in two ways; reported, and decisive for nothing. None where all agrees."""
     file = container.path.name
-    said: list[tuple[str, str, str, str]] = []
-    atc, opp = text_of(attributes, "atc_version"), text_of(attributes, "opp_version")
-    if atc and opp and atc.strip() != opp.strip():
-        said.append((f"CANN {opp}", "opp_version", f"CANN {atc}", "atc_version"))
-    command = text_of(attributes, "atc_cmdline") or ""
-    release = toolkit_release(command)
-    if atc and release and _differ(atc, release, target):
-        said.append((f"CANN {release}", "atc_cmdline", f"CANN {atc}", "atc_version"))
-    soc, asked = text_of(attributes, "soc_version"), soc_asked_for(command)
-    if soc and asked and not chips.same_chip(soc, asked):
-        said.append((f"chip {chips.shown(asked)}", "atc_cmdline", f"chip {chips.shown(soc)}", "soc_version"))
+    platform = container.kirin_platform()
+    said = _said_twice(attributes, platform[0] if platform else None, target.version_pairs)
     if not said:
         return []
     found, found_in, expected, expected_from = (", ".join(dict.fromkeys(facts)) for facts in zip(*said, strict=True))
@@ -85,8 +78,36 @@ def contradictions(container: Container, attributes: Attributes, target: Target)
     ]
 
 
-def _differ(internal: str, release: str, target: Target) -> bool:
+def contradiction_notes(attributes: Attributes, *, platform: int | None, version_pairs: Pairs = ()) -> list[str]:
+    """The same as lines for people: one for each thing that is said in two ways. ``platform`` is the Kirin code."""
+    return [
+        f"{where} says {found}, {other_place} says {other}"
+        for found, where, other, other_place in _said_twice(attributes, platform, version_pairs)
+    ]
+
+
+def _said_twice(attributes: Attributes, platform: int | None, pairs: Pairs) -> list[tuple[str, str, str, str]]:
+    """What is said and where, then what counts and where that stands."""
+    said: list[tuple[str, str, str, str]] = []
+    atc, opp = text_of(attributes, "atc_version"), text_of(attributes, "opp_version")
+    if atc and opp and atc.strip() != opp.strip():
+        said.append((f"CANN {opp}", "opp_version", f"CANN {atc}", "atc_version"))
+    command = text_of(attributes, "atc_cmdline") or ""
+    release = toolkit_release(command)
+    if atc and release and _differ(atc, release, pairs):
+        said.append((f"CANN {release}", "atc_cmdline", f"CANN {atc}", "atc_version"))
+    soc, asked = text_of(attributes, "soc_version"), soc_asked_for(command)
+    if soc and asked and not chips.same_chip(soc, asked):
+        said.append((f"chip {chips.shown(asked)}", "atc_cmdline", f"chip {chips.shown(soc)}", "soc_version"))
+    usual = PLATFORM_CODES.get(chips.normalize(soc or ""))
+    if soc and usual and platform != usual and platform in PLATFORM_CODES.values():
+        shown = f"{usual}, the platform code for {chips.shown(soc)}"
+        said.append((f"platform code {platform}", "TASK_INFO", shown, "soc_version"))
+    return said
+
+
+def _differ(internal: str, release: str, pairs: Pairs) -> bool:
     """Whether two versions are known to be different releases; a folder called ``latest`` says nothing."""
     folder = versions.parse(release)
-    built = versions.translate(versions.parse(internal), folder.space, target.version_pairs) if folder.known else None
+    built = versions.translate(versions.parse(internal), folder.space, pairs) if folder.known else None
     return built is not None and built != folder

@@ -6,14 +6,15 @@ What is there must be of the right type: a file that says nonsense about one thi
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Mapping
+import posixpath
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, TypeGuard
 
+from pytest_cannlm.compat.places import CONTEXT, EXECUTOR, in_package, inside, spellings
 from pytest_cannlm.compat.strictjson import parse, parse_start
 from pytest_cannlm.container.layout import EXTERNAL_WEIGHT_FILE
 from pytest_cannlm.errors import PackageError
@@ -24,18 +25,16 @@ MANIFEST_LIMIT = 24 * 1024
 _INT8 = "int8"
 _SCALE_BYTES = 4
 
-_LLM_COUNTS = (
+LLM_COUNTS = (
     *("kv_cache_max_len", "num_attention_heads", "num_attention_kv_heads", "num_attention_head_dims"),
     *("num_hidden_layers", "prefill_len", "decode_len", "vocab_size", "max_io_tokens", "hidden_size"),
 )
 """Members of ``llm_config`` without which the engine does not load, or crashes. All are above 0."""
 _LLM_IDS = ("bos_token_id", "eos_token_id")
-_LARGEST_COUNT = 2**31 - 1
-_MOST_NAMES = 4096
-"""Folders with more entries are not listed to compare spellings."""
-
-PACKAGE_DIR, MANIFEST, EXECUTOR = "package", "manifest.json", "executor.json"
-"""The folder that an engine loads, the manifest beside it, and the file in the folder that names the others."""
+LARGEST_COUNT = 2**31 - 1
+OPEN_LENGTH = ("enable_dynamic_kv_cache", "is_kv_cache_merge")
+"""Flags of ``llm_config`` with which the graph's KV caches may have other lengths than ``kv_cache_max_len``."""
+_LFS_POINTER = b"version https://git-lfs"
 
 
 @dataclass
@@ -74,6 +73,27 @@ class PackageFile:
 
 
 @dataclass(frozen=True)
+class CacheShape:
+    """The KV cache of one layer as ``llm_config`` describes it: [length, heads, 1, head size]."""
+
+    length: int | None
+    """``kv_cache_max_len``; None where flags say that the compiled lengths may be others."""
+    heads: int
+    head_size: int
+
+    def __str__(self) -> str:
+        length = "" if self.length is None else f"kv_cache_max_len {self.length}, "
+        return f"{length}num_attention_kv_heads {self.heads}, num_attention_head_dims {self.head_size}"
+
+    def contradicts(self, compiled: Sequence[int]) -> bool:
+        """Whether a compiled cache is another one; what either leaves open (None, or below 1) contradicts nothing."""
+        described = (self.length, self.heads, 1, self.head_size)
+        return len(compiled) != len(described) or any(
+            want is not None and have > 0 and have != want for want, have in zip(described, compiled, strict=True)
+        )
+
+
+@dataclass(frozen=True)
 class PackageFolder:
     """A package as its ``executor.json`` describes it; every path lies inside the folder, whether or not it exists."""
 
@@ -84,39 +104,44 @@ class PackageFolder:
     required: tuple[PackageFile, ...]
     """Files that must be there, the model among them, the external weights not."""
     size_rules: tuple[SizeRule, ...]
-    cache_length: int
-    """``kv_cache_max_len``."""
+    layers: int
+    cache: CacheShape
 
-    def missing(self) -> tuple[str, ...]:
-        """Names of required files that are not there; a name in other case is another name on a device."""
-        missing = []
-        names_in = lru_cache(maxsize=None)(partial(_names_in, self.folder))
+    def missing(self) -> dict[str, str | None]:
+        """Names of required files that are not there, each with a name that is there and differs in case only.
+
+        The two are one name on some hosts and never on a device.
+        """
+        missing: dict[str, str | None] = {}
+        spelling_of = spellings(self.folder)
         for file in (*self.required, self.weight):
-            there = _other_case(file.name, names_in)
-            if there is not None:
-                missing.append(f"{file.name} (there is {there}, which is another name on a device)")
-            elif file is not self.weight and not file.path.is_file():
-                missing.append(file.name)
-        return tuple(missing)
+            there = spelling_of(file.name)
+            if there is not None or (file is not self.weight and not file.path.is_file()):
+                missing[file.name] = there
+        return missing
 
+    def hollow(self, count: ReadCount) -> tuple[str, ...]:
+        """Required files that are there and hold nothing, or a git-lfs pointer, each with what it holds.
 
-def folder_and_manifest(path: Path) -> tuple[Path, Path | None]:
-    """The folder that the engine loads, at ``path`` or in it, and the manifest beside it if there is one.
-
-    Looks at names only: what it finds may be broken, or no package at all.
-    """
-    inner = path / PACKAGE_DIR
-    package = inner if inner.is_dir() and not (path / EXECUTOR).exists() else path
-    manifest = package.absolute().parent / MANIFEST
-    beside = package.absolute().name == PACKAGE_DIR and package.is_dir() and manifest.is_file()
-    return package, manifest if beside else None
+        The model is left out: its container says more about it. May raise ``OSError``.
+        """
+        found = []
+        for file in self.required:
+            if file.path != self.model:
+                with file.path.open("rb", buffering=0) as stream:
+                    start = stream.read(len(_LFS_POINTER))
+                count.bytes += len(start)
+                if not start or start == _LFS_POINTER:
+                    found.append(f"{file.name} is {'a git-lfs pointer' if start else 'empty'}")
+        return tuple(found)
 
 
 def read_package(folder: Path, count: ReadCount) -> PackageFolder:
     """Read ``executor.json`` of a package folder.
 
     Raises ``PackageError`` PACKAGE_INCOMPLETE if it is missing, PACKAGE_DAMAGED if it cannot be used, lacks what the
-    engine needs, or names a file outside the folder. May raise ``OSError``.
+    engine needs, or names a file outside the folder, PACKAGE_PATH_ABSOLUTE if it names one by an absolute path that is
+    no place in the package. May raise ``OSError``.
     """
     executor = folder / EXECUTOR
     if not executor.is_file():
@@ -132,31 +157,37 @@ def read_package(folder: Path, count: ReadCount) -> PackageFolder:
     llm = _section(executor, data, "llm_config")
     paths = _section(executor, data, "autoregressive")
     tokenizer = _section(executor, data, "tokenizer")
-    for key in _LLM_COUNTS:
+    for key in LLM_COUNTS:
         _count(executor, llm, key)
     for key in _LLM_IDS:
         _id(executor, llm, key)
     _text(executor, llm, "llm_config.embedding_input_type")
     _text(executor, tokenizer, "tokenizer.type")
-    weights = _text(executor, paths, "autoregressive.weight_path")
-    embedding = _inside(folder, weights, _text(executor, llm, "llm_config.embedding_weights"))
-    scale = _inside(folder, weights, _text(executor, llm, "llm_config.embedding_dequant_scale"))
-    model = _inside(folder, _text(executor, paths, "autoregressive.model_path"))
+    weights = in_package(data, _text(executor, paths, "autoregressive.weight_path"))
+    _inside(folder, weights, "autoregressive.weight_path")
+    model, vocabulary = (
+        _inside(folder, in_package(data, _text(executor, section, field)), field)
+        for section, field in ((paths, "autoregressive.model_path"), (tokenizer, "tokenizer.path"))
+    )
+    embedding, scale = (
+        _inside(folder, _text(executor, llm, field), field, below=weights)
+        for field in ("llm_config.embedding_weights", "llm_config.embedding_dequant_scale")
+    )
     return PackageFolder(
         folder=folder,
         model=model.path,
-        weight=_inside(folder, weights, EXTERNAL_WEIGHT_FILE),
-        required=(
-            _inside(folder, EXECUTOR),
-            model,
-            _inside(folder, "context.json"),
-            _inside(folder, _text(executor, tokenizer, "tokenizer.path")),
-            embedding,
-            scale,
-        ),
+        weight=_inside(folder, EXTERNAL_WEIGHT_FILE, below=weights),
+        required=(_inside(folder, EXECUTOR), model, _inside(folder, CONTEXT), vocabulary, embedding, scale),
         size_rules=_embedding_rules(llm, embedding.path, scale.path),
-        cache_length=llm["kv_cache_max_len"],
+        layers=llm["num_hidden_layers"],
+        cache=described_cache(llm),
     )
+
+
+def described_cache(llm: Mapping[str, Any]) -> CacheShape:
+    """The KV cache that ``llm_config`` describes; its counts must be there."""
+    length = None if any(llm.get(flag) is True for flag in OPEN_LENGTH) else llm["kv_cache_max_len"]
+    return CacheShape(length, llm["num_attention_kv_heads"], llm["num_attention_head_dims"])
 
 
 def read_manifest(path: Path, count: ReadCount) -> Manifest:
@@ -189,62 +220,34 @@ def read_manifest(path: Path, count: ReadCount) -> Manifest:
     )
 
 
-def inside(folder: Path, name: str) -> Path | None:
-    """The real path of ``name`` if it lies in ``folder`` after all links are followed, else None."""
-    try:
-        root = os.path.realpath(folder)
-        target = os.path.realpath(folder / name)
-        return Path(target) if os.path.commonpath([root, target]) == root else None
-    except ValueError:  # another drive, or a NUL in the name
-        return None
-
-
-def _other_case(name: str, names_in: Callable[[str], frozenset[str]]) -> str | None:
-    """How the package spells ``name`` where only upper and lower case differ, which some hosts take for the same."""
-    place = PurePosixPath()
-    for part in PurePosixPath(name).parts:
-        names = names_in(str(place))
-        if part not in names:
-            other = next((each for each in sorted(names) if each.casefold() == part.casefold()), None)
-            return None if other is None else str(place / other)
-        place /= part
-    return None
-
-
-def _names_in(folder: Path, place: str) -> frozenset[str]:
-    """What lies at ``place`` in the folder; nothing where that is outside, cannot be listed, or is too much to list."""
-    below = inside(folder, place)
-    if below is None:
-        return frozenset()
-    try:
-        with os.scandir(below) as entries:
-            names = frozenset(entry.name for entry in islice(entries, _MOST_NAMES + 1))
-    except OSError:
-        return frozenset()
-    return names if len(names) <= _MOST_NAMES else frozenset()
-
-
-def _inside(folder: Path, *names: str) -> PackageFile:
-    name = os.path.join(*names)  # noqa: PTH118 - a name from a file, not yet a path to trust
+def _inside(folder: Path, name: str, field: str | None = None, *, below: str = "") -> PackageFile:
+    """The file that ``field`` of ``executor.json`` names, in the folder ``below`` if the engine looks for it there."""
+    joined = os.path.join(below, name)  # noqa: PTH118 - a name from a file, not yet a path to trust
+    target = inside(folder, joined)
+    if target and "\\" not in name and not (below and posixpath.isabs(name)):
+        return PackageFile(Path(os.path.normpath(joined)).as_posix(), target)
     if "\\" in name:
-        raise PackageError(
-            "the package names a file with a backslash, which a device takes for a letter of the name",
-            file=folder,
-            found=name,
-            expected="a file name, or a path with slashes",
-            code="PACKAGE_DAMAGED",
-        )
-    target = inside(folder, name)
-    if target is None:
-        raise PackageError(
-            "the package names a file outside its folder",
-            file=folder,
-            found=name,
-            expected="files inside the package folder",
-            remedy="Put the file into the package and name it without a path; links may not lead out",
-            code="PACKAGE_DAMAGED",
-        )
-    return PackageFile(Path(os.path.normpath(name)).as_posix(), target)
+        message = "the package names a file with a backslash, which a device takes for a letter of the name"
+        expected, remedy = "a file name, or a path with slashes", "Write the name with slashes"
+    elif not posixpath.isabs(name):
+        message, expected = "the package names a file outside its folder", "files inside the package folder"
+        remedy = "Put the file into the package and name it without a path; links may not lead out"
+    elif below:
+        message, expected = "the package names a file by a path that the engine puts behind weight_path", "a file name"
+        remedy = "Leave the path out: weight_path says where the file lies"
+    else:
+        message = "the package names a file by an absolute path that is no place in it"
+        expected = "model_path, weight_path and tokenizer.path absolute and in one folder, or none of them absolute"
+        remedy = "Name all three by the folder in which an app keeps the package, or all without a path"
+    raise PackageError(
+        message,
+        file=folder / EXECUTOR if field else folder,
+        field=field,
+        found=name,
+        expected=expected,
+        remedy=remedy,
+        code="PACKAGE_PATH_ABSOLUTE" if posixpath.isabs(name) else "PACKAGE_DAMAGED",
+    )
 
 
 def _embedding_rules(llm: Mapping[str, Any], embedding: Path, scale: Path) -> tuple[SizeRule, ...]:
@@ -297,8 +300,8 @@ def _text(path: Path, data: Mapping[str, Any], key: str) -> str:
 
 def _count(path: Path, llm: Mapping[str, Any], key: str) -> None:
     value = llm.get(key)
-    if not _is_whole(value) or not 0 < value <= _LARGEST_COUNT:
-        raise _wrong(path, f"llm_config.{key}", value, f"a whole number from 1 to {_LARGEST_COUNT}")
+    if not _is_whole(value) or not 0 < value <= LARGEST_COUNT:
+        raise _wrong(path, f"llm_config.{key}", value, f"a whole number from 1 to {LARGEST_COUNT}")
 
 
 def _id(path: Path, llm: Mapping[str, Any], key: str) -> None:
@@ -324,7 +327,7 @@ def _wrong(path: Path, field: str | None, found: object, expected: str) -> Packa
         f"{path.name} does not say what it must" if field else f"{path.name} is no JSON object",
         file=path,
         field=field,
-        found="nothing" if found is None else str(found)[:80],
+        found="nothing" if found is None else (json.dumps(found, ensure_ascii=False) if field else str(found))[:80],
         expected=expected,
         remedy="Build the package again",
         code="PACKAGE_DAMAGED",

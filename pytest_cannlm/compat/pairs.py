@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pytest_cannlm.compat.versions import Pair, Version, parse
+from pytest_cannlm.compat.versions import Pair, Version, covers, parse
 from pytest_cannlm.errors import UsageError
 
 MAX_BYTES = 1 << 20
@@ -30,7 +30,8 @@ def read_pairs(path: Path | None) -> tuple[Pair, ...]:
     """The pairs of a file, in its order; none without a file. A file is read once.
 
     :raises UsageError: the file cannot be read, is not JSON or TOML, or holds what is no pair of two known versions of
-        different number spaces, or two pairs that contradict each other. Names the field, or the line.
+        different number spaces, or two pairs that contradict each other: a release may have several builds, and a
+        toolkit several devices, but not the other way round. Names the field, or the line.
     """
     return () if path is None else _read(path)
 
@@ -46,6 +47,8 @@ def _read(path: Path) -> tuple[Pair, ...]:
     for number, entry in enumerate(entries):
         pair, (one, other) = _pair(path, number, entry)
         for version, meaning in ((one, other), (other, one)):
+            if covers(version.space, meaning.space):
+                continue
             before, where = meanings.setdefault((version, meaning.space), (meaning, number))
             if before != meaning:
                 expected = f"{before}, as pairs[{where}] says of {version}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_cannlm.compat.checks import FILES, REBUILD, SIZES, Check
-from pytest_cannlm.compat.package import Manifest, PackageFolder, SizeRule, inside
+from pytest_cannlm.compat.package import Manifest, PackageFolder, SizeRule
+from pytest_cannlm.compat.places import CONTEXT, inside
 from pytest_cannlm.container.core import Container
 from pytest_cannlm.container.source import ReadLimitError
 
@@ -13,12 +14,15 @@ _SIZE_RULE = "files whose size follows from another file have that size"
 
 
 def check_sizes(container: Container, folder: PackageFolder, manifest: Manifest | None) -> list[Check]:
-    """Whether files whose size follows from another file have that size; one check if all do, else one per file."""
+    """Whether files whose size follows from another file have that size; one check if all do, else one per file.
+
+    ``context.json`` may have any: how to generate is the user's to change.
+    """
     rules = list(folder.size_rules)
     in_manifest: list[SizeRule] = []
     for name, size in (manifest.sizes if manifest else {}).items():
         path = inside(folder.folder, name)
-        if manifest and path is not None:
+        if manifest and path is not None and name != CONTEXT:
             in_manifest.append(SizeRule(path, size, f"files in {manifest.path.name}"))
     unknown = False
     if container.external_weights:

@@ -60,9 +60,9 @@ class Target:
 
     @property
     def device(self) -> str:
-        """How the target is called in explanations."""
+        """How the target is called in explanations; nothing simulates a chip that is no Kirin."""
         chip = chips.shown(self.chip)
-        return f"the simulated {chip}" if self.simulated else f"the {chip} device"
+        return f"the simulated {chip}" if self.simulated and chip.startswith("Kirin") else f"the {chip} device"
 
     def same_npu(self, one: str, other: str) -> bool:
         """Whether two names are of one chip, or of two that ``same_architecture`` groups."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterable
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, total_ordering
 from pathlib import Path
@@ -32,9 +32,9 @@ def _form(pattern: str) -> re.Pattern[str]:
 
 _FORMS: tuple[tuple[Space, re.Pattern[str]], ...] = (
     ("hiai", _form(r"(?:hiaiversion\s+)?(\d{3}(?:\.\d{3}){3})")),
-    # HarmonyOS counts its builds in three digits (6.1.0.135), where no DDK has got beyond one (6.1.1.0).
-    ("harmonyos", _form(r"(?:(?:Open)?Harmony(?:OS)?[\s-]*)?(\d(?:\.\d{1,2}){2}\.\d{3})(?:\s?\(.*\)|SP\d.*)?")),
-    ("build", _form(r"(\d{1,2}(?:\.\d{1,3}){3})")),
+    # HarmonyOS counts its builds in two or three digits (5.0.0.60, 6.1.0.135), no DDK has got beyond one (6.1.1.0).
+    ("harmonyos", _form(r"(?:(?:Open)?Harmony(?:OS)?[\s-]*)?(\d(?:\.\d{1,2}){2}\.\d{2,3})(?:\s?\(.*\)|SP\d.*)?")),
+    ("build", _form(r"(\d{1,2}(?:\.\d{1,3}){2}\.\d)")),
     ("ascend-internal", _form(r"(\d+\.\d+\.T?\d+\.\d+\.B?\d+)")),
     ("public", _form(r"(\d+\.\d+(?:\.(?:\d+|RC\d+|T\d+))?(?:\.(?:RC|alpha|beta)\d+)?)")),
     ("api-level", _form(r"(?:API(?:\s+level)?\s*)?(\d{1,2})")),
@@ -47,6 +47,9 @@ _PART = re.compile(r"([a-z]*)(\d+)")
 _RANKS = {"alpha": 0, "beta": 1, "t": 2, "b": 2, "rc": 3, "": 5}
 _END = (4, 0)
 """Sorts after a pre-release part and before a further number: 8.0.RC2.alpha001 < 8.0.RC2 and 8.0 < 8.0.1."""
+
+_COVERING = ("public", "build")
+"""Spaces of releases and toolkits. The others count builds and devices, of which one release has several."""
 
 _NOT_CANN: dict[str, str] = {
     "harmonyos": "looks like the number of a HarmonyOS system software, not like a CANN version",
@@ -121,7 +124,8 @@ class Comparison:
 def parse(text: str) -> Version:
     """Read a version string; one that fits no number space has ``space`` "unknown", one of zeros only "unset".
 
-    Development parts (alpha, beta, T, B, RC) sort before the plain number of their family. The number of a HarmonyOS
+    Development parts (alpha, beta, T, B, RC) sort before the plain number of their family; a dot at the end, which
+    version files have, is no part of it. The number of a HarmonyOS
     system software and an API level are recognised for what they are, so that a message can say so.
     """
     raw = text.strip()
@@ -130,26 +134,36 @@ def parse(text: str) -> Version:
         return Version("unknown", (), raw)
     release = _RELEASE.match(stripped)
     if release:
-        return Version("ascend-release", tuple((0, int(number or 0)) for number in release.groups()), raw)
+        return Version("ascend-release", tuple((0, int(number or 0)) for number in release.groups()), stripped)
     for space, form in _FORMS:
         found = form.match(stripped)
         if found is None:
             continue
         parts = tuple((_RANKS[kind], int(number)) for kind, number in _PART.findall(found[1].lower()))
         if not any(number for _, number in parts):
-            return Version("unset", (), raw)
+            return Version("unset", (), stripped)
         if space == "public" and len(parts) == 2:
             parts += ((_RANKS[""], 0),)
-        return Version(space, (*parts, _END), raw)
+        return Version(space, (*parts, _END), stripped)
     return Version("unknown", (), raw)
+
+
+def is_release(space: str, text: str) -> bool:
+    """Whether the bundled list of releases has this number of ``space``."""
+    return parse(text) in _releases().get(space, ())
+
+
+def covers(space: str, other: str) -> bool:
+    """Whether one number of ``space`` may be several of ``other``: a release has builds, a toolkit has devices."""
+    return space in _COVERING and other not in _COVERING
 
 
 def translate(version: Version, space: str, extra: Pairs = ()) -> Version | None:
     """``version`` in another number space by the list of pairs, over several if need be; None if none lead there.
 
-    ``extra`` are pairs in addition to the bundled list, and come before it.
+    Of several numbers the nearest counts. ``extra`` are pairs in addition to the bundled list, and come before it.
     """
-    return _Joins(extra).translate(version, space)
+    return next((name.version for name in _names(version, _joins(extra)) if name.version.space == space), None)
 
 
 def compare(
@@ -161,6 +175,9 @@ def compare(
     version periods newer; ``dynamic`` says that the model has dynamic shapes. ``off``: not compared. ``extra`` are
     pairs of equal versions in different number spaces, in addition to the bundled list. The rule names the pairs that
     the outcome rests on, each with its source.
+
+    Versions that pairs join are the same. They are known to be different only where each has its one number in a space
+    and the two differ: that the list gives a release another build says nothing of the builds that it lacks.
     """
     if policy == "off":
         return Comparison("off", "policy off: versions are not compared")
@@ -169,80 +186,119 @@ def compare(
             return Comparison("unknown", f"policy {policy}: the {who} version {version.raw!r} {version.complaint}")
     if device.space == "hiai" and device.parts[1][1] < _FIRST_WITH_NPU:
         return Comparison("unknown", f"policy {policy}: by its version {device} the device has no NPU")
-    joins = _Joins(extra)
-    comparison = _compare(build, device, policy=policy, dynamic=dynamic, joins=joins)
-    by = "; ".join(f"{pair.one} = {pair.other} by {pair.source}" for pair in joins.used)
-    return Comparison(comparison.outcome, f"{comparison.rule}; {by}") if by else comparison
-
-
-def _compare(build: Version, device: Version, *, policy: Policy, dynamic: bool, joins: _Joins) -> Comparison:
-    if device.space == "hiai":  # what a device reports names the toolkit that it corresponds to, if a pair holds it
-        device = joins.translate(device, build.space) or device
-    joined = joins.translate(build, device.space)
-    if joined is None and policy == "window":
-        joined = joins.translate(build, "public")
-        device = joins.translate(device, "public") or device
-    if joined is None:
+    joins = _joins(extra)
+    mine, theirs = _names(build, joins), _names(device, joins)
+    same = next((name for name in mine if name.version == device), None)
+    if same:
+        return Comparison("ok", _with_pairs(_rule(policy), same.way))
+    shared = [
+        (one, other)
+        for one in mine
+        for other in theirs
+        if one.version.space == other.version.space and one.only and other.only
+    ]
+    if not shared:
         return Comparison(
             "unknown",
             f"policy {policy}: {build} ({build.space}) and {device} ({device.space}) are different number spaces "
             "and no known pair joins them",
         )
-    if policy == "exact":
-        return Comparison("ok" if joined == device else "mismatch", "policy exact: both must be the same version")
-    return _window(joined, device, dynamic=dynamic, joins=joins)
+    return _exact(shared) if policy == "exact" else _window(shared, dynamic=dynamic)
 
 
-class _Joins:
-    """The pairs that join number spaces, and which of them were used."""
+@dataclass(frozen=True)
+class _Name:
+    """A number of a release, with the pairs that lead to it from the number that was asked about."""
 
-    def __init__(self, extra: Pairs) -> None:
-        self._pairs = (*(_parsed(Pair(*pair)) for pair in extra), *_bundled_pairs())
-        self.used: list[Pair] = []
-
-    def translate(self, version: Version, space: str) -> Version | None:
-        """See :func:`translate`: the shortest way, the first listed of several."""
-        ways: deque[tuple[Version, tuple[Pair, ...]]] = deque([(version, ())])
-        seen = {version}
-        while ways:
-            here, way = ways.popleft()
-            if here.space == space:
-                self.used += [pair for pair in way if pair not in self.used]
-                return here
-            for one, other, pair in self._pairs:
-                there = other if one == here else one if other == here else None
-                if there is not None and there not in seen:
-                    seen.add(there)
-                    ways.append((there, (*way, pair)))
-        return None
+    version: Version
+    way: tuple[Pair, ...] = ()
+    only: bool = True
+    """Whether the release has no other number in that space; see :func:`covers`."""
 
 
-def _window(build: Version, device: Version, *, dynamic: bool, joins: _Joins) -> Comparison:
-    periods: int = _data()["window"]["periods"]
-    rule = f"policy window: the device is not older than the build and at most {periods} version periods newer"
-    if device.space != build.space:
-        return Comparison("unknown", f"{rule}; {device} has no known public number")
+_Joins = Mapping[Version, Sequence[tuple[Version, Pair]]]
+"""What pairs say of each version, in their order."""
+_Shared = list[tuple[_Name, _Name]]
+"""Numbers of the build and of the device in one space, each the only one of its release there."""
+
+
+def _names(version: Version, joins: _Joins) -> list[_Name]:
+    """All numbers of a release that pairs lead to, the nearest first and of these the first listed.
+
+    No way passes two numbers of one space: they would be two releases, or two builds of one.
+    """
+    names: dict[tuple[Version, bool], _Name] = {}
+    ways = deque([(_Name(version), frozenset({version.space}))])
+    seen = set()
+    while ways:
+        here, spaces = ways.popleft()
+        names.setdefault((here.version, here.only), here)
+        for there, pair in joins.get(here.version, ()):
+            if there.space in spaces:
+                continue
+            only = here.only and not covers(here.version.space, there.space)
+            step = (there, only, spaces | {there.space})
+            if step not in seen:
+                seen.add(step)
+                ways.append((_Name(there, (*here.way, pair), only), spaces | {there.space}))
+    return list(names.values())
+
+
+def _exact(shared: _Shared) -> Comparison:
+    agreeing = {one.version.space for one, other in shared if one.version == other.version}
+    apart = [(one, other) for one, other in shared if one.version.space not in agreeing]
+    one, other = (apart or shared)[0]
+    return Comparison("mismatch" if apart else "ok", _with_pairs(_rule("exact"), one.way + other.way))
+
+
+def _window(shared: _Shared, *, dynamic: bool) -> Comparison:
+    """The outcome in the space that says most: a mismatch anywhere counts, then a space that knows the releases."""
+    found = []
+    for one, other in shared:
+        outcome, why = _periods(one.version, other.version, dynamic=dynamic)
+        found.append(Comparison(outcome, _with_pairs(_rule("window") + why, one.way + other.way)))
+    return min(found, key=lambda comparison: ("mismatch", "ok", "unknown").index(comparison.outcome))
+
+
+def _periods(build: Version, device: Version, *, dynamic: bool) -> tuple[Literal["ok", "mismatch", "unknown"], str]:
+    """Outcome, and what there is to say of it, for two versions of one space."""
     if device < build:
-        return Comparison("mismatch", rule)
+        return "mismatch", ""
     floor = parse(_data()["dynamic_floor"]["version"])
     if dynamic and build.space == floor.space and build < floor and not device < floor:
-        return Comparison("mismatch", f"{rule}, and dynamic shapes of before CANN {floor} do not run on it and later")
+        return "mismatch", f", and dynamic shapes of before CANN {floor} do not run on it and later"
     if build == device:
-        return Comparison("ok", rule)
-    public_build, public_device = joins.translate(build, "public"), joins.translate(device, "public")
-    if build.space == "ascend-internal" and public_build and public_device:
-        build, device = public_build, public_device
+        return "ok", ""
     releases = _releases().get(build.space)
     if releases is None:
-        return Comparison("unknown", f"{rule}; the releases between {build} and {device} are not known")
+        return "unknown", f"; the releases between {build} and {device} are not known"
     first, last = bisect_right(releases, build) - 1, bisect_right(releases, device) - 1
     at_least = last - first
-    if at_least > periods:
-        return Comparison("mismatch", rule)
+    if at_least > _data()["window"]["periods"]:
+        return "mismatch", ""
     # Before the first listed release, or past the family of the last one, more periods may lie between than are listed.
     if first < 0 or device.parts[:2] > releases[-1].parts[:2]:
-        return Comparison("unknown", f"{rule}; the releases between {build} and {device} are not all known")
-    return Comparison("ok", rule)
+        return "unknown", f"; the releases between {build} and {device} are not all known"
+    return "ok", ""
+
+
+def _rule(policy: Policy) -> str:
+    if policy == "exact":
+        return "policy exact: both must be the same version"
+    periods = _data()["window"]["periods"]
+    return f"policy window: the device is not older than the build and at most {periods} version periods newer"
+
+
+def _with_pairs(rule: str, way: Iterable[Pair]) -> str:
+    return "; ".join([rule, *(f"{pair.one} = {pair.other} by {pair.source}" for pair in dict.fromkeys(way))])
+
+
+def _joins(extra: Pairs) -> _Joins:
+    joins: dict[Version, list[tuple[Version, Pair]]] = defaultdict(list)
+    for one, other, pair in (*(_parsed(Pair(*pair)) for pair in extra), *_bundled_pairs()):
+        joins[one].append((other, pair))
+        joins[other].append((one, pair))
+    return joins
 
 
 def _parsed(pair: Pair) -> tuple[Version, Version, Pair]:

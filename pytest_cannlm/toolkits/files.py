@@ -31,6 +31,14 @@ def real(path: Path) -> Path:
         return path
 
 
+def broken_link(path: Path) -> str | None:
+    """What ``path`` links to, if it is a link that leads to nothing."""
+    try:
+        return str(path.readlink()) if path.is_symlink() and not path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # a circle is a RuntimeError on some Pythons
+        return None
+
+
 def entries(folder: Path) -> tuple[Path, ...]:
     """The first :data:`MAX_NAMES` entries of a folder in alphabetical order; none of what is no readable folder."""
     try:

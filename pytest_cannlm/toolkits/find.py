@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
@@ -26,10 +26,12 @@ ASCEND_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_OPP_PATH"
 OUR_VARIABLE = "CANNLM_DDK"
 """Names a DDK that lies elsewhere."""
 PROGRAMS = ("omg", "atc")
+LATEST = "latest"
+"""The installer's link to, or folder of links into, the toolkit that was installed last."""
 
 _DDK_VARIABLE = re.compile(r"^(?:\w+_)?DDK(?:_(?:HOME|PATH|ROOT|DIR))?$")
 """A DDK has no script that sets one; these are what people call theirs."""
-_NAMES = re.compile(r"^(?:ascend.*|cann.*|latest|tools|.*ddk.*|\d+\.\d.*)$", re.IGNORECASE)
+_NAMES = re.compile(r"^(?:ascend.*|cann.*|nnae|latest|tools|.*ddk.*|\d+\.\d.*)$", re.IGNORECASE)
 _MOST_FOLDERS = 256
 _AT: dict[Family, Callable[[Path], Path | None]] = {"ddk": ddk_at, "ascend": ascend_at}
 _LEVELS = 5
@@ -50,7 +52,8 @@ class Hint:
 def default_roots(environment: Mapping[str, str]) -> tuple[Path, ...]:
     """Where the vendor's installers put CANN for the system and for one user, and where people unpack a DDK."""
     home = environment.get("HOME") or environment.get("USERPROFILE")
-    return (Path("/usr/local/Ascend"), *([Path(home) / "Ascend", Path(home)] if home else []))
+    own = [Path(home) / name for name in ("Ascend", ".", "Downloads", "work")] if home else []
+    return (Path("/usr/local/Ascend"), *own)
 
 
 def find_toolkits(
@@ -62,28 +65,32 @@ def find_toolkits(
     :param roots: folders to look into, two levels deep; None: :func:`default_roots`.
     :param hash_archives: identify archives beside a DDK by their hash, which reads all of them.
     """
-    found: dict[Path, Toolkit] = {}
+    leads = [(hint, place) for hint in hints(environment) if (place := located(hint))]
+    for folder in folders(environment, roots):
+        leads += [
+            (Hint(str(folder), folder, kind, selects=False), place) for kind, at in _AT.items() if (place := at(folder))
+        ]
+    by_home: dict[tuple[Family, Path], list[tuple[Hint, Path]]] = {}
+    for hint, place in leads:
+        home = real(place) if hint.kind == "ddk" else home_of(place)
+        by_home.setdefault((hint.kind, home), []).append((hint, place))
     digest = cache(sha256_of) if hash_archives else None  # one archive may lie beside several DDKs
+    found = [
+        replace(
+            _read(kind, home, [place for _, place in leading], digest=digest),
+            found_by=tuple(hint.name for hint, _ in leading),
+            selected_by=tuple(hint.name for hint, _ in leading if hint.selects),
+        )
+        for (kind, home), leading in by_home.items()
+    ]
+    return tuple(sorted(found, key=lambda toolkit: not toolkit.selected_by))
 
-    def add(kind: Family, place: Path, *, by: str, selects: bool) -> None:
-        home = real(place) if kind == "ddk" else home_of(place)
-        if home not in found:
-            found[home] = read_ddk(place, digest=digest) if kind == "ddk" else read_ascend(place)
-        known = found[home]
-        selected_by = (*known.selected_by, by) if selects else known.selected_by
-        found[home] = replace(known, found_by=(*known.found_by, by), selected_by=selected_by)
 
-    for hint in hints(environment):
-        place = located(hint)
-        if place:
-            add(hint.kind, place, by=hint.name, selects=hint.selects)
-    roots = default_roots(environment) if roots is None else roots
-    for folder in dict.fromkeys(islice(_folders(roots, levels=2), _MOST_FOLDERS)):
-        for kind, at in _AT.items():
-            place = at(folder)
-            if place:
-                add(kind, place, by=str(folder), selects=False)
-    return tuple(sorted(found.values(), key=lambda toolkit: not toolkit.selected_by))
+def _read(kind: Family, home: Path, places: Sequence[Path], *, digest: Callable[[Path], str | None] | None) -> Toolkit:
+    if kind == "ddk":
+        return read_ddk(places[0], digest=digest)
+    beside = home.parent / LATEST
+    return read_ascend(home, [*places, *([beside] if home_of(beside) == home else [])])
 
 
 def hints(environment: Mapping[str, str]) -> Iterator[Hint]:
@@ -111,6 +118,12 @@ def located(hint: Hint) -> Path | None:
         if place and (place in places or folder in places[:1]):
             return place
     return None
+
+
+def folders(environment: Mapping[str, str], roots: Iterable[Path] | None = None) -> tuple[Path, ...]:
+    """Where toolkits are looked for: ``roots`` (None: :func:`default_roots`) and two levels of likely names below."""
+    roots = default_roots(environment) if roots is None else roots
+    return tuple(dict.fromkeys(islice(_folders(roots, levels=2), _MOST_FOLDERS)))
 
 
 def _folders(roots: Iterable[Path], *, levels: int) -> Iterator[Path]:

@@ -16,7 +16,8 @@ def match(
 
     :param chip: the device's.
     :param version: the CANN version that the device corresponds to, or what it reports; None: not known.
-    :param pairs: join number spaces, in addition to the bundled list and to what the toolkit says of itself.
+    :param pairs: join number spaces, in addition to the bundled list and to what the toolkit says of itself, which
+        comes first.
     """
     wanted = normalize(chip)
     if toolkit.platforms and not any(same_chip(platform.chip, wanted) for platform in toolkit.platforms):
@@ -30,4 +31,4 @@ def match(
     if toolkit.version is None or version is None:
         side = "toolkit" if toolkit.version is None else "device"
         return Comparison("unknown", f"the version of the {side} is not known, and a missing version is never equal")
-    return compare(toolkit.version.version, version, policy=policy, extra=(*pairs, *toolkit.pairs))
+    return compare(toolkit.version.version, version, policy=policy, extra=(*toolkit.pairs, *pairs))

@@ -17,7 +17,8 @@ class ReadVersion:
     """A version and where it was read."""
 
     part: str
-    """What it is the version of: ``ddk``, ``compiler``, ``toolkit``, ``runtime``, ``opp``, ``release``, ``folder``."""
+    """What it is the version of: ``ddk``, ``compiler``, ``toolkit``, ``runtime``, ``opp``, ``release``, ``folder``,
+    ``driver``."""
     version: Version
     file: Path
     key: str
@@ -90,6 +91,8 @@ class Toolkit:
     """Versions that this installation itself says are the same release."""
     host: str = ""
     """Operating system and processor that it is made for, by ``scene.info``."""
+    driver: ReadVersion | None = None
+    """Of the driver beside CANN, in numbers of its own; None where there is none."""
     found_by: tuple[str, ...] = ()
     """Variables, programs on PATH and folders that led here."""
     selected_by: tuple[str, ...] = ()

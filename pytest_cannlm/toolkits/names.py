@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from pytest_cannlm.compat.versions import Version, parse
+from pytest_cannlm.compat.versions import Pairs, Version, parse, translate
 
 _DDK = re.compile(r"^(?:.*[-_. ])?ddk(?:[-_. ].*?)?[-_. ]v?(\d{1,2}(?:\.\d{1,3}){3})(?:[-_. (].*)?$", re.IGNORECASE)
 _PLUGIN = re.compile(
@@ -32,6 +32,12 @@ def release_version(name: str) -> Version | None:
     match = _RELEASE.match(name)
     version = parse(match[1]) if match else None
     return version if version and version.known else None
+
+
+def shown(version: Version, pairs: Pairs = ()) -> str:
+    """A version with its public name where it is an internal one and ``pairs`` or the bundled list know that."""
+    public = translate(version, "public", pairs) if version.space == "ascend-internal" else None
+    return f"{version}, which is {public}" if public else str(version)
 
 
 def upwards(paths: Iterable[Path], levels: int) -> list[Path]:

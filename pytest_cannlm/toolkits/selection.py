@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pytest_cannlm.toolkits.files import is_dir, is_file, real
-from pytest_cannlm.toolkits.find import ASCEND_VARIABLES, OUR_VARIABLE, Family, Hint, hints
+from pytest_cannlm.toolkits.ddk import OMG, ddk_at
+from pytest_cannlm.toolkits.files import broken_link, is_dir, is_file, real
+from pytest_cannlm.toolkits.find import ASCEND_VARIABLES, LATEST, OUR_VARIABLE, Family, Hint, folders, hints
 from pytest_cannlm.toolkits.model import Problem, Toolkit
+from pytest_cannlm.toolkits.names import ddk_version, upwards
 
 _MOST_ENTRIES = 256
 _ONE = "Open a fresh shell and set up one toolkit only (source its set_env.sh)"
 
 
-def environment_problems(environment: Mapping[str, str], toolkits: Sequence[Toolkit]) -> tuple[Problem, ...]:
-    """Variables and PATH entries that lead nowhere, to the wrong program, or to two toolkits at once.
+def environment_problems(
+    environment: Mapping[str, str], toolkits: Sequence[Toolkit], *, roots: Iterable[Path] | None = None
+) -> tuple[Problem, ...]:
+    """Variables, PATH entries and links that lead nowhere, to the wrong program, or to two toolkits at once.
 
-    :param toolkits: what :func:`pytest_cannlm.toolkits.find_toolkits` found by the same environment.
+    :param toolkits: what :func:`pytest_cannlm.toolkits.find_toolkits` found by the same environment and roots.
     """
     selecting = [hint for hint in hints(environment) if hint.selects]
     first: dict[Family, tuple[Hint, Toolkit]] = {}
@@ -33,7 +37,37 @@ def environment_problems(environment: Mapping[str, str], toolkits: Sequence[Tool
         if hint.name == "omg on PATH" and real(hint.path).parent.name == "master":
             problems.append(_behind_the_wrapper(hint, toolkit))
     problems += _foreign_libraries(environment, toolkits, first)
+    looked_into = folders(environment, roots)
+    problems += [_hollow(folder) for folder in looked_into if ddk_version(folder.name) and not _has_ddk(folder)]
+    told = {problem.file for problem in problems}
+    links = (folder / LATEST for folder in looked_into)
+    problems += [_broken(link, target) for link in links if link not in told and (target := broken_link(link))]
     return tuple(problems)
+
+
+def _has_ddk(folder: Path) -> bool:
+    """Whether a DDK lies in the folder, or nothing that looks as if one should."""
+    return ddk_at(folder) is not None or not is_dir(folder / "tools")
+
+
+def _hollow(folder: Path) -> Problem:
+    return Problem(
+        "a folder is named as a DDK and has no converter in it",
+        folder / "tools",
+        f"no {OMG}",
+        f"{OMG}/omg",
+        "Unpack the DDK's archive again, the whole of it",
+    )
+
+
+def _broken(link: Path, target: str) -> Problem:
+    return Problem(
+        "the link to the toolkit that was installed last is broken",
+        link,
+        f"a link to {target}, which leads nowhere",
+        "a link to a folder with CANN",
+        "Install that toolkit again, or let the link lead to one that is installed",
+    )
 
 
 def _leads_nowhere(hint: Hint) -> Iterator[Problem]:
@@ -49,12 +83,19 @@ def _leads_nowhere(hint: Hint) -> Iterator[Problem]:
         yield Problem(
             f"{hint.name} leads to no toolkit",
             hint.path,
-            "no toolkit in it" if is_dir(hint.path) else "no such folder",
+            _what_is_there(hint.path),
             "a folder with tools_omg"
             if hint.kind == "ddk"
             else "a folder with CANN's compiler and opp, or a part of it",
             f"Set {hint.name} to the toolkit's folder, or unset it",
         )
+
+
+def _what_is_there(path: Path) -> str:
+    if is_dir(path):
+        return "no toolkit in it"
+    links = [(link, target) for link in upwards([path], len(path.parents)) if (target := broken_link(link))]
+    return f"{links[0][0]} is a link to {links[0][1]}, which leads nowhere" if links else "no such folder"
 
 
 def _mixed(name: str, path: Path, toolkit: Toolkit, other_name: str, other: Toolkit) -> Problem:

@@ -87,6 +87,20 @@ def test_what_is_no_ascend_chip_is_wrong_use(check, tmp_path, chip):
     assert check(tmp_path, "--chip", chip, "--cann", "8.0.0")[0] == 2
 
 
+@pytest.mark.parametrize("chip", ["KirinX90A", "KirinXE90", "kirin x90 plus", "Kirin9030"])
+def test_variants_of_kirin_chips_can_be_asked_about(check, tmp_path, chip):
+    path = write_real(tmp_path / "m.omc", atc_version="6.1.1.0", soc_version=chip.replace(" ", ""))
+    for target, expected in ((chip, 0), ("KirinX90", 1)):
+        assert check(path, "--chip", target, "--cann", "6.1.1.0")[0] == expected
+
+
+@pytest.mark.parametrize("chip", ["Kirin", "KirinX", "KrinX90A", "X90", "Kirin\u041590"])
+def test_no_sibling_is_offered_for_an_unknown_chip(check, tmp_path, chip):
+    code, document = check(tmp_path, "--chip", chip, "--cann", "6.1.1.0")
+    assert code == 2
+    assert "did you mean" not in document["message"]
+
+
 def test_package_without_its_executor_is_refused_like_any_broken_one(check, tmp_path):
     package = write_package(tmp_path / "package")
     write_manifest(tmp_path / "manifest.json")
@@ -119,3 +133,88 @@ def test_setting_for_unknown_versions_holds_here_too(check, tmp_path, monkeypatc
     code, document = check(*arguments)
     assert (code, document["answer"], document["code"]) == (0, "load", "CANN_VERSION_UNKNOWN")
     assert "loaded unchecked" in document["reasons"][0]
+
+
+def test_every_check_stands_in_the_document_with_package_and_target(check, tmp_path):
+    package = write_package(tmp_path / "package")
+    code, document = check(package, "--chip", "KirinX90", "--cann", "6.0.1.0")
+    assert (code, document["package"]) == (1, str(package))
+    assert document["target"]["chip"] == "KirinX90"
+    assert document["target"]["cann"] == "6.0.1.0"
+    (cann,) = [each for each in document["checks"] if each["name"] == "cann"]
+    assert (cann["outcome"], cann["code"], cann["found"]) == ("mismatch", "CANN_VERSION_MISMATCH", "6.1.1.0")
+    assert set(cann) == {
+        "name", "outcome", "code", "found", "found_in", "expected", "expected_from", "rule", "remedy"
+    }  # fmt: skip
+    assert len(document["checks"]) > len(document["reasons"])
+
+
+@pytest.fixture
+def told(capsys, tmp_path):
+    """What the command says to people about a package that may be spoiled first."""
+    package = write_package(tmp_path / "package")
+
+    def call(*arguments, spoil=lambda package: None):
+        spoil(package)
+        run(["check", str(package), "--chip", "KirinX90", "--cann", "6.1.1.0", *arguments])
+        return capsys.readouterr().out
+
+    return call
+
+
+def test_people_read_short_lines(told):
+    text = told("--cann", "6.0.1.0")
+    assert text.startswith("refuse: CANN_VERSION_MISMATCH\n  cann mismatch (CANN_VERSION_MISMATCH): policy exact")
+    assert [line.split(":")[0].strip() for line in text.splitlines()[2:]] == ["found", "expected", "remedy"]
+
+
+def test_load_says_what_was_not_looked_at(told):
+    assert told().splitlines()[0] == "load"
+    assert "not looked at: other settings, the tokenizer, the weights (cannlm lint " in told().splitlines()[-1]
+    assert "not looked at" not in told("--cann", "6.0.1.0")
+
+
+def test_other_capitals_are_to_be_renamed(told):
+    text = told(spoil=lambda package: (package / "tokenizer.json").rename(package / "Tokenizer.json"))
+    assert "missing: tokenizer.json (there is Tokenizer.json, which is another name on a device)" in text
+    assert "remedy: Rename Tokenizer.json to tokenizer.json\n" in text
+
+
+def test_a_text_in_place_of_a_number_is_shown_as_one(told):
+    def spoil(package):
+        file = package / "executor.json"
+        file.write_text(file.read_text().replace('"hidden_size": 16', '"hidden_size": "16"'))
+
+    assert 'found: "16" (' in told(spoil=spoil)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["check", "nosuch", "--chip", "KirinX90", "--cann", "6.1.1.0"], ["run", "nosuch", "--prompt", "x"]],
+)
+def test_a_path_with_nothing_at_it_is_wrong_use(capsys, monkeypatch, tmp_path, command):
+    monkeypatch.chdir(tmp_path)
+    assert run(command) == 2
+    assert "there is no such" in capsys.readouterr().err
+
+
+def test_a_version_that_lacks_its_last_number_is_a_typing_error(check, tmp_path):
+    package = write_package(tmp_path / "package")
+    code, document = check(package, "--chip", "KirinX90", "--cann", "6.1.1")
+    assert (code, document["field"]) == (2, "--cann")
+    assert "Did you mean 6.1.1.0?" in document["message"]
+    assert check(package, "--chip", "KirinX90", "--cann", "8.0.0")[0] == 1
+    assert check(package, "--chip", "Ascend310B4", "--cann", "6.0.1")[0] == 1
+
+
+def test_no_ascend_chip_is_called_simulated(check, tmp_path):
+    _, document = check(write_package(tmp_path / "package"), "--chip", "Ascend310B4", "--cann", "8.0.0")
+    assert "simulated Ascend" not in json.dumps(document)
+
+
+@pytest.mark.parametrize(("name", "answer"), [("context.json", "load"), ("tokenizer.json", "refuse")])
+def test_how_to_generate_may_be_changed_and_other_files_may_not(check, tmp_path, name, answer):
+    package = write_package(tmp_path / "package")
+    write_manifest(tmp_path / "manifest.json", files={name: {"bytes": 2, "sha256": "0" * 64}})
+    (package / name).write_text('{"generate_options": {}}')
+    assert check(tmp_path, "--chip", "KirinX90", "--cann", "6.1.1.0")[1]["answer"] == answer

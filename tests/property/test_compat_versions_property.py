@@ -19,7 +19,7 @@ three_digits = st.integers(0, 999).map("{:03}".format)
 pre_release = st.tuples(st.sampled_from(["RC", "alpha", "beta"]), numbers(999, 1)).map("".join)
 
 SPACES = {
-    "build": dotted(numbers(99, 1), numbers(999), numbers(999), numbers(99)),
+    "build": dotted(numbers(99, 1), numbers(999), numbers(999), numbers(9)),
     "ascend-internal": dotted(
         numbers(99, 1),
         numbers(99),
@@ -83,6 +83,29 @@ def test_a_pair_joins_exactly_its_two_versions(data: st.DataObject, spaces: tupl
     assert translate(other, one.space, [pair]) == one
     without_npu = other.space == "hiai" and other.parts[1][1] < 100
     assert compare(one, other, extra=[pair]).outcome == ("unknown" if without_npu else "ok")
+
+
+few = ["6.0.1.0", "6.1.1.0", "8.0.0", "8.1.RC1", "8.2.RC2", "7.6.0.1.220", "7.6.0.2.220", "7.7.0.1.238"]
+few += ["7.7.T20.0.B210", "108.631.120.010", "108.631.120.011", "V100R001C20SPC001B251", "V100R001C23SPC002B210"]
+some = st.sampled_from(few)
+
+
+@given(some, some, st.lists(st.tuples(some, some), max_size=6))
+def test_whether_two_versions_are_the_same_does_not_depend_on_who_asks(
+    one: str, other: str, pairs: list[tuple[str, str]]
+) -> None:
+    there, back = (compare(parse(a), parse(b), extra=pairs).outcome for a, b in ((one, other), (other, one)))
+    assert there == back
+    if parse(one).space != parse(other).space and {(one, other), (other, one)} & set(pairs):
+        assert there == "ok"
+    if parse(one).space == parse(other).space:
+        assert there == ("ok" if one == other else "mismatch")
+
+
+@given(some, some, st.lists(st.tuples(some, some), max_size=4))
+def test_a_window_takes_what_is_the_same(one: str, other: str, pairs: list[tuple[str, str]]) -> None:
+    if compare(parse(one), parse(other), extra=pairs).outcome == "ok":
+        assert compare(parse(one), parse(other), extra=pairs, policy="window").outcome == "ok"
 
 
 @given(st.one_of(st.text(max_size=80), st.text("0123456789.VRCTBSP() ", max_size=80)))

@@ -60,7 +60,12 @@ def large(tmp_path: Path) -> Path:
     )
     assert (folder / "tiny.omc").stat().st_size > 4_000_000
     data = executor()
-    data["llm_config"]["kv_cache_max_len"] = 4096
+    data["llm_config"] |= {
+        "kv_cache_max_len": 4096,
+        "num_attention_kv_heads": 8,
+        "num_attention_head_dims": 128,
+        "num_hidden_layers": 32,
+    }
     write_json(folder / "executor.json", data)
     grow(folder / "SubGraph_0.weight", FOUR_GIB)
     return folder

@@ -11,7 +11,7 @@ PAGE = PACKAGE.parent / "docs" / "reference" / "errors.md"
 CODE = re.compile(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)"')
 ROW = re.compile(r"^\| (`[A-Z0-9_`, ]+`) \|", re.MULTILINE)
 OF_THE_CONTAINER = re.compile(r"^OM2?_")
-NO_CODES = {"READ_LIMIT"}
+NO_CODES = {"READ_LIMIT", "TASK_INFO"}
 """Texts of that form which are names."""
 ONLY_TOLD = {"ORIGIN_CONTRADICTS"}
 """Codes that stand in a report and are never the reason of a refusal."""

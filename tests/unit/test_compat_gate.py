@@ -75,7 +75,7 @@ def test_other_version_is_refused_with_both_versions_their_places_rule_and_remed
         "6.0.1.0 (atc_version of tiny.omc)",
         "6.1.1.0 (CANN of the simulated KirinX90)",
         "policy exact: both must be the same version",
-        "cannlm build --cann 6.1.1.0",
+        "cannlm build MODEL --cann 6.1.1.0",
     )
 
 
@@ -144,6 +144,26 @@ def test_unknown_version(tmp_path: Path, target: Target, answer: str, version: s
     else:
         with pytest.raises(GateRefusal):
             decision.raise_if_refused()
+
+
+@pytest.mark.parametrize(
+    ("built", "cann", "named", "not_named"),
+    [
+        ("", "6.1.1.0", "writes its version", "pairs"),
+        ("0.0.0", "6.1.1.0", "writes its version", "pairs"),
+        ("6.1.1.0", None, "which CANN version the target has", "pairs"),
+        ("6.1.1.0", "8.0.0", "add 6.1.1.0 and 8.0.0 to a list of version pairs", "writes its version"),
+    ],
+)
+def test_remedy_for_an_unknown_version_can_help(
+    tmp_path: Path, built: str, cann: str | None, named: str, not_named: str
+) -> None:
+    path = write_real(tmp_path / "m.omc", atc_version=built, soc_version="KirinX90")
+    remedy = decide(path, replace(DEVICE, cann=cann)).explain().partition("remedy: ")[2]
+    assert named in remedy
+    assert not_named not in remedy
+    assert "HMS_HiAICompatibility_CheckFromFile" in remedy
+    assert "cann-unknown" not in remedy
 
 
 def test_device_version_that_is_not_known(tmp_path: Path) -> None:
@@ -225,6 +245,25 @@ def test_platform_code_and_attribute(tmp_path: Path, task: bytes, soc: str, resu
     if result == "unknown":
         assert decision.code == "CHIP_UNKNOWN"
         assert "platform code 14" in decision.explain() or "no chip" in decision.explain()
+        assert "does not say for which chip" in decision.explain()
+        assert "CheckFromFile" in decision.explain()
+
+
+@pytest.mark.parametrize(
+    ("code", "soc", "told"),
+    [(10, "Kirin9030", True), (10, "Kirin9020", False), (16, "Kirin9030", False), (14, "KirinX90", False)],
+)
+def test_platform_code_that_the_writer_does_not_put_for_the_chip_is_told(
+    tmp_path: Path, code: int, soc: str, told: bool
+) -> None:
+    path = write_real(tmp_path / "m.omc", task=encode_task_info(code), atc_version="6.1.1.0", soc_version=soc)
+    decision = decide(path, replace(DEVICE, chip=soc, chips=(soc,)))
+    assert decision.answer == "load"
+    reasons = [reason for reason in decision.reasons() if "ORIGIN_CONTRADICTS" in reason]
+    assert bool(reasons) == told
+    if told:
+        assert "found platform code 10 (TASK_INFO" in reasons[0]
+        assert "16, the platform code for Kirin9030" in reasons[0]
 
 
 @pytest.mark.parametrize(("chip", "result"), [("KirinX90", "ok"), ("Kirin9020", "mismatch")])
@@ -246,6 +285,10 @@ def test_model_of_the_other_dialect(tmp_path: Path) -> None:
     ascend = HeaderFields(layout="A2", table_bits=64)
     path = write_real(tmp_path / "m.om", header=ascend, atc_version="6.1.1.0", soc_version="KirinX90")
     assert_refused(decide(path, DEVICE), "CHIP_MISMATCH", "Ascend model", "KirinX90")
+    kirin = write_real(tmp_path / "k.omc", atc_version="6.1.1.0", soc_version="KirinX90")
+    decision = decide(kirin, Target(chip="Ascend310B4", cann="8.0.0", chips=("Ascend310B4",)))
+    assert_refused(decision, "CHIP_MISMATCH", "Kirin model", "atc --soc_version=Ascend310B4")
+    assert "equal" not in decision.explain()
 
 
 @pytest.mark.parametrize(
@@ -453,7 +496,10 @@ def test_nothing_outside_the_package_is_read(tmp_path: Path, name: str) -> None:
     data["autoregressive"]["model_path"] = name
     write_json(package / "executor.json", data)
     decision = decide(package, SIM)
-    assert_refused(decision, "PACKAGE_DAMAGED", "outside its folder")
+    if name.startswith("/"):
+        assert_refused(decision, "PACKAGE_PATH_ABSOLUTE", name, "autoregressive.model_path", "all without a path")
+    else:
+        assert_refused(decision, "PACKAGE_DAMAGED", "outside its folder", "autoregressive.model_path")
     assert decision.bytes_read == (package / "executor.json").stat().st_size
 
 
@@ -624,11 +670,40 @@ def test_cache_length_is_the_compiled_one(tmp_path: Path, length: int) -> None:
 
 def test_cache_length_that_the_graph_does_not_say_is_left_out(tmp_path: Path) -> None:
     package = write_package(tmp_path / "p")
-    for inputs in ((), (TensorIO("past_key_in0", "float16", (-1, 1, 1, 8)),)):
-        write_omc(package / "tiny.omc", inputs=inputs)
-        decision = decide(package, SIM)
-        assert decision.answer == "load"
-        assert "cache" not in {check.name for check in decision.checks}
+    write_omc(package / "tiny.omc", inputs=())
+    decision = decide(package, SIM)
+    assert decision.answer == "load"
+    assert "cache" not in {check.name for check in decision.checks}
+    write_omc(package / "tiny.omc", inputs=(TensorIO("past_key_in0", "float16", (-1, 1, 1, 8)),))
+    assert outcome(decide(package, SIM), "cache") == "ok"
+    write_omc(package / "tiny.omc", inputs=(TensorIO("past_key_in0", "float16", (-1, 1, 1, 9)),))
+    assert_refused(decide(package, SIM), "PACKAGE_DAMAGED", "any number of positions, 1 KV heads of 9")
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"num_attention_kv_heads": 7}, ("num_attention_kv_heads 7", "1 KV heads of 8", "past_key_in0")),
+        ({"num_attention_head_dims": 16}, ("num_attention_head_dims 16", "1 KV heads of 8", "past_key_in0")),
+        ({"num_hidden_layers": 28}, ("num_hidden_layers 28", "past_key_in27 of tiny.omc")),
+        ({"num_hidden_layers": 2}, ("64 positions", "past_key_in1 of tiny.omc")),
+    ],
+)
+def test_caches_are_the_compiled_ones(tmp_path: Path, changes: dict[str, int], shown: tuple[str, ...]) -> None:
+    package, data = write_package(tmp_path / "p"), executor()
+    data["llm_config"] |= changes
+    write_json(package / "executor.json", data)
+    write_omc(package / "tiny.omc", inputs=(*INPUTS, TensorIO("past_key_in1", "float16", (64, 1, 1, 8))))
+    assert_refused(decide(package, SIM), "PACKAGE_DAMAGED", *shown)
+
+
+@pytest.mark.parametrize("flag", ["is_kv_cache_merge", "enable_dynamic_kv_cache"])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_with_merged_or_dynamic_caches_lengths_are_left_out(tmp_path: Path, flag: str, heads: int) -> None:
+    package, data = write_package(tmp_path / "p"), executor()
+    data["llm_config"] |= {flag: True, "kv_cache_max_len": 999, "num_attention_kv_heads": heads}
+    write_json(package / "executor.json", data)
+    assert decide(package, SIM).answer == ("load" if heads == 1 else "refuse")
 
 
 def test_deep_model_is_held_against_its_cache_within_the_read_limit(tmp_path: Path) -> None:
@@ -637,6 +712,9 @@ def test_deep_model_is_held_against_its_cache_within_the_read_limit(tmp_path: Pa
         TensorIO(f"past_{kind}_in{i}", "float16", (CONTEXT, 8, 1, 128)) for i in range(64) for kind in ("key", "value")
     ]
     write_omc(package / "tiny.omc", inputs=[*INPUTS[:2], *caches], outputs=[*OUTPUTS, *caches])
+    data = executor()
+    data["llm_config"] |= {"num_attention_kv_heads": 8, "num_attention_head_dims": 128, "num_hidden_layers": 64}
+    write_json(package / "executor.json", data)
     decision = decide(package, SIM)
     assert (decision.answer, outcome(decision, "cache")) == ("load", "ok")
     assert decision.bytes_read <= READ_LIMIT

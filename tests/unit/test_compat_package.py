@@ -10,8 +10,10 @@ import pytest
 from gating import assert_refused, outcome
 from packages import executor, write_json, write_manifest, write_package
 
+from pytest_cannlm.build.folder import locate_package
 from pytest_cannlm.compat.gate import READ_LIMIT, Target, decide
-from pytest_cannlm.compat.package import EXECUTOR_LIMIT, MANIFEST_LIMIT, folder_and_manifest
+from pytest_cannlm.compat.package import EXECUTOR_LIMIT, MANIFEST_LIMIT
+from pytest_cannlm.compat.places import folder_and_manifest, in_package
 
 SIM = Target(chip="KirinX90", cann="6.1.1.0", simulated=True)
 EMBEDDINGS = ("tiny_64_2048.embedding_weights", "tiny_64_2048.embedding_dequant_scale")
@@ -73,6 +75,98 @@ def test_links_in_a_circle_are_missing_files(tmp_path: Path) -> None:
     assert_refused(decide(package, SIM), "PACKAGE_INCOMPLETE", "missing: tokenizer.json")
 
 
+ON_DEVICE = "/data/storage/el2/base/haps/entry/files/qwen2"
+
+
+def in_app(package: Path, **changes: str) -> dict[str, Any]:
+    """Name model, weights and tokenizer as an app must."""
+    data = executor()
+    data["autoregressive"] = {"model_path": f"{ON_DEVICE}/tiny.omc", "weight_path": f"{ON_DEVICE}/"}
+    data["tokenizer"]["path"] = f"{ON_DEVICE}/tokenizer.json"
+    for field, value in changes.items():
+        data["tokenizer" if field == "path" else "autoregressive"][field] = value
+    write_json(package / "executor.json", data)
+    return data
+
+
+@pytest.mark.parametrize("name", ["tiny.omc", "tokenizer.json", *WEIGHTS])
+def test_absolute_paths_of_an_app_are_places_in_the_package(tmp_path: Path, name: str) -> None:
+    package = write_package(tmp_path / "p")
+    in_app(package)
+    assert decide(package, SIM).answer == "load"
+    (package / name).unlink()
+    assert_refused(decide(package, SIM), "PACKAGE_INCOMPLETE", f"missing: {name}")
+
+
+def test_absolute_paths_of_an_app_may_lead_below_its_folder(tmp_path: Path) -> None:
+    package = write_package(tmp_path / "p")
+    (package / "weights").mkdir()
+    for name in WEIGHTS:
+        (package / name).rename(package / "weights" / name)
+    in_app(package, weight_path=f"{ON_DEVICE}//./weights")
+    assert decide(package, SIM).answer == "load"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("path", "tokenizer.json", "autoregressive.weight_path"),
+        ("path", f"{ON_DEVICE}2/tokenizer.json", "autoregressive.weight_path"),
+        ("path", f"{ON_DEVICE}/../tokenizer.json", "autoregressive.weight_path"),
+        ("weight_path", "./", "autoregressive.model_path"),
+        ("model_path", "tiny.omc", "autoregressive.weight_path"),
+        ("model_path", "/tiny.omc", "autoregressive.weight_path"),
+    ],
+)
+def test_absolute_paths_without_one_folder_have_a_code_of_their_own(
+    tmp_path: Path, field: str, value: str, said: str
+) -> None:
+    package = write_package(tmp_path / "p")
+    data = in_app(package, **{field: value})
+    section, _, key = said.partition(".")
+    written = data[section][key]
+    assert_refused(decide(package, SIM), "PACKAGE_PATH_ABSOLUTE", written, said, "Name all three by")
+
+
+def test_embedding_file_with_an_absolute_path_is_refused(tmp_path: Path) -> None:
+    package = write_package(tmp_path / "p")
+    edit(package, "llm_config", embedding_weights=str(package / EMBEDDINGS[0]))
+    decision = decide(package, SIM)
+    assert_refused(decision, "PACKAGE_PATH_ABSOLUTE", "llm_config.embedding_weights", "Leave the path out")
+
+
+@pytest.mark.parametrize(
+    ("executor_json", "name", "expected"),
+    [
+        ({}, "/data/x", "/data/x"),
+        ({"autoregressive": 1, "tokenizer": []}, "x", "x"),
+        ({"autoregressive": {"model_path": "/m", "weight_path": "/"}, "tokenizer": {"path": "/t"}}, "/t", "/t"),
+        ({"autoregressive": {"model_path": "/a/m", "weight_path": "/a"}, "tokenizer": {"path": "/a/t"}}, "/a", "."),
+        (
+            {"autoregressive": {"model_path": "/a/m", "weight_path": "/a"}, "tokenizer": {"path": "/a/t"}},
+            "/b/t",
+            "/b/t",
+        ),
+        ({"autoregressive": {"model_path": 3, "weight_path": "/a"}, "tokenizer": {"path": "/a/t"}}, "/a/t", "/a/t"),
+    ],
+)
+def test_names_lose_the_folder_on_the_device(executor_json: dict[str, Any], name: str, expected: str) -> None:
+    assert in_package(executor_json, name) == expected
+
+
+# Files that hold nothing
+
+
+@pytest.mark.parametrize("name", ["context.json", "tokenizer.json", *EMBEDDINGS])
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"", "empty"), (b"version https://git-lfs.github.com/spec/v1\noid x\n", "a git-lfs pointer")]
+)
+def test_empty_files_and_pointers_are_refused(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    package = write_package(tmp_path / "p")
+    (package / name).write_bytes(content)
+    assert_refused(decide(package, SIM), "PACKAGE_DAMAGED", f"{name} is {said}")
+
+
 # Case of names
 
 
@@ -123,7 +217,7 @@ def test_folder_that_cannot_be_listed_is_judged_all_the_same(tmp_path: Path, mon
 
 
 def test_folder_with_very_many_names_is_judged_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_cannlm.compat.package._MOST_NAMES", 3)
+    monkeypatch.setattr("pytest_cannlm.compat.places._MOST_NAMES", 3)
     package = write_package(tmp_path / "p")
     assert decide(package, SIM).answer == "load"
     (package / "tiny.omc").rename(package / "Tiny.OMC")
@@ -259,6 +353,16 @@ def test_package_is_found_from_the_folder_above_it(tmp_path: Path, monkeypatch: 
     assert folder_and_manifest(tmp_path) == (package, manifest)
     manifest.unlink()
     assert folder_and_manifest(tmp_path) == (package, None)
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_manifest_that_is_a_link_out_is_none(tmp_path: Path, outside: bool) -> None:
+    home = tmp_path / "home"
+    package = write_package(home / "package")
+    real = write_manifest((tmp_path if outside else home) / "real.json")
+    (home / "manifest.json").symlink_to(real)
+    assert folder_and_manifest(home) == (package, None if outside else home / "manifest.json")
+    assert locate_package(home).manifest == folder_and_manifest(home)[1]
 
 
 def test_manifest_beside_a_folder_of_another_name_is_not_its_own(tmp_path: Path) -> None:

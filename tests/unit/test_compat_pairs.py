@@ -35,6 +35,12 @@ def test_json_and_toml_have_one_shape(tmp_path: Path) -> None:
     assert read_pairs(written(tmp_path, "\ufeff" + json.dumps({"pairs": [GOOD]}), "bom.json"))
 
 
+def test_a_toolkit_may_have_several_devices_and_a_release_several_builds(tmp_path: Path) -> None:
+    pairs = [GOOD, {**GOOD, "versions": ["6.1.1.0", "108.631.120.011"]}]
+    pairs += [{**GOOD, "versions": ["8.0.0", build]} for build in ("7.6.0.1.220", "7.6.0.2.220")]
+    assert len(read_pairs(written(tmp_path, {"pairs": pairs}))) == 4
+
+
 def test_a_file_is_read_once(tmp_path: Path) -> None:
     path = written(tmp_path, {"pairs": [GOOD]})
     first = read_pairs(path)

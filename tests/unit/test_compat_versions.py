@@ -29,6 +29,7 @@ from pytest_cannlm.compat.versions import Pair, Policy, compare, parse, translat
         ("24", "api-level"),
         ("API level 24", "api-level"),
         ("6.1.0.135", "harmonyos"),
+        ("5.0.0.60", "harmonyos"),
         ("OpenHarmony-6.1.1.120", "harmonyos"),
         ("5.0.0.102(SP6C00E102R4P7)", "harmonyos"),
         ("V100R001C23SPC002B210", "ascend-release"),
@@ -65,6 +66,12 @@ def test_equality_is_of_numbers_not_of_text() -> None:
     assert parse("8.0.0") != parse("8.0.0.1.2")
     assert hash(parse("8.0")) == hash(parse("8.0.0"))
     assert parse("8.0") != "8.0"
+
+
+def test_a_dot_at_the_end_is_not_shown() -> None:
+    assert [str(parse(text)) for text in ("8.5.0.0.201.", "8.5.0.", "V100R001C15.", "?.")] == [
+        *("8.5.0.0.201", "8.5.0", "V100R001C15", "?."),
+    ]
 
 
 def test_what_is_no_version_equals_only_the_same_text_and_has_no_order() -> None:
@@ -180,6 +187,42 @@ def test_extra_pair_decides_exactly() -> None:
     assert compare(parse("6.0.1.0"), device, extra=extra).outcome == BAD
     assert compare(parse("6.0.1.0"), device, extra=extra, policy="window").outcome == OK
     assert compare(parse("6.0.1.0"), parse("108.631.120.011"), extra=extra).outcome == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "outcome"),
+    [
+        ("8.1.RC1", "7.7.0.1.238", OK),
+        ("8.1.RC1", "7.7.T20.0.B210", OK),
+        ("8.0.0", "7.6.0.2.220", UNKNOWN),
+        ("8.3.RC1", "8.3.0.1.201", UNKNOWN),
+        ("8.0.0", "7.3.0.1.231", BAD),
+        ("7.7.T20.0.B210", "7.7.0.1.238", BAD),
+    ],
+)
+def test_a_release_may_have_builds_that_the_list_lacks(one: str, other: str, outcome: str) -> None:
+    assert compare(parse(one), parse(other)).outcome == outcome
+    assert compare(parse(other), parse(one)).outcome == outcome
+
+
+def test_a_toolkit_may_have_devices_that_the_list_lacks() -> None:
+    extra = [("6.1.1.0", "108.631.120.010")]
+    assert compare(parse("6.1.1.0"), parse("108.631.120.011"), extra=extra).outcome == UNKNOWN
+
+
+def test_of_two_toolkits_for_one_device_both_fit() -> None:
+    extra = [("6.1.1.0", "108.631.120.010"), ("6.0.1.0", "108.631.120.010")]
+    device = parse("108.631.120.010")
+    for policy in ("exact", "window"):
+        fits = [compare(parse(build), device, policy=_policy(policy), extra=extra) for build in ("6.0.1.0", "6.1.1.0")]
+        assert [fit.outcome for fit in fits] == [OK, OK]
+    assert compare(parse("5.1.1.1"), device, extra=extra).outcome == BAD
+
+
+def test_two_builds_of_one_release_are_two_versions() -> None:
+    extra = [("V100R001C20SPC001B251", "7.6.0.2.220"), ("7.6.0.2.220", "8.0.0")]
+    found = compare(parse("V100R001C20SPC001B251"), parse("7.6.0.1.220"), extra=extra)
+    assert (found.outcome, len(found.rule.split("; "))) == (BAD, 2)
 
 
 def test_every_line_of_the_data_has_a_source() -> None:

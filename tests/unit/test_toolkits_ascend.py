@@ -156,6 +156,51 @@ def test_a_folder_of_links_is_the_installation_behind_it(tmp_path: Path) -> None
     assert only(tmp_path).root == root.resolve()
 
 
+@pytest.mark.parametrize("variable", ["ASCEND_HOME_PATH", "PATH", None])
+@posix
+def test_the_version_file_of_latest_is_read_before_anything_is_called_a_contradiction(
+    tmp_path: Path, variable: str | None
+) -> None:
+    versions = {"compiler": "7.9.0.1.5", "opp": "7.9.0.1.5"}
+    root = cann(tmp_path / "Ascend" / "8.9.0", versions=versions, install="version=8.9.0\n")
+    latest = tmp_path / "Ascend" / "latest"
+    latest.mkdir()
+    for part in ("compiler", "opp"):
+        (latest / part).symlink_to(f"../8.9.0/{part}")
+    write(latest / "version.cfg", CFG.replace("7.6.0.1.220:8.0.0", "7.9.0.1.5:8.9.0"))
+    environment = {"ASCEND_HOME_PATH": str(latest), "PATH": str(root / "bin"), None: ""}[variable]
+    found = find_toolkits({variable: environment} if variable else {}, roots=[tmp_path] if variable is None else [])
+    (toolkit,) = found
+    assert (toolkit.root, toolkit.problems) == (root.resolve(), ())
+    assert translate(parse("7.9.0.1.5"), "public", toolkit.pairs) == parse("8.9.0")
+    assert len([read for read in toolkit.versions if read.file == latest / "version.cfg"]) == 2
+
+
+@posix
+def test_a_version_file_of_latest_that_says_another_version_is_a_contradiction(tmp_path: Path) -> None:
+    root = cann(tmp_path / "8.0.0", versions={"compiler": "7.6.0.1.220", "opp": "7.6.0.1.220"})
+    latest = tmp_path / "latest"
+    latest.mkdir()
+    (latest / "compiler").symlink_to(root / "compiler")
+    write(latest / "version.cfg", CFG.replace("7.6.0.1.220:8.0.0", "7.3.0.1.231:8.0.RC2"))
+    assert "two files give compiler different versions" in complaints(only(tmp_path))
+
+
+def test_a_build_that_no_list_joins_with_its_release_accuses_nobody(tmp_path: Path) -> None:
+    cann(tmp_path / "8.0.0", versions={"compiler": "7.6.0.2.220"}, install=INSTALL)
+    assert only(tmp_path).problems == ()
+
+
+def test_the_driver_beside_it_counts_apart(tmp_path: Path) -> None:
+    write(tmp_path / "driver" / "version.info", "Version=24.1.rc2\n")
+    cann(tmp_path / "ascend-toolkit" / "cann", versions={"compiler": "newest"})
+    toolkit = only(tmp_path)
+    assert toolkit.driver is not None
+    assert (str(toolkit.driver.version), toolkit.driver.key) == ("24.1.rc2", "Version")
+    assert toolkit.version is None
+    assert "driver" not in complaints(toolkit)
+
+
 @posix
 def test_links_into_two_installations_are_an_installation_that_contradicts_itself(tmp_path: Path) -> None:
     old = cann(tmp_path / "7.0.0", versions={"compiler": "7.3.0.1.231", "opp": "7.3.0.1.231"})
@@ -177,3 +222,11 @@ def test_a_version_file_that_leads_to_itself_is_a_problem(tmp_path: Path) -> Non
     toolkit = only(tmp_path)
     assert toolkit.version is None
     assert "a version file cannot be read" in complaints(toolkit)
+
+
+def test_the_missing_version_file_of_a_part_is_told_where_the_others_have_theirs(tmp_path: Path) -> None:
+    root = cann(tmp_path / "cann", versions=dict.fromkeys(("compiler", "toolkit", "opp"), "7.6.0.1.220"))
+    assert only(tmp_path).problems == ()
+    (root / "toolkit" / "version.info").unlink()
+    (problem,) = only(tmp_path).problems
+    assert (problem.what, problem.file) == ("a version file cannot be read", root.resolve() / "toolkit/version.info")

@@ -16,7 +16,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="programs and links as on 
 def survey(environment: Mapping[str, object], *roots: Path) -> tuple[tuple[Toolkit, ...], tuple[Problem, ...]]:
     texts = {name: str(value) for name, value in environment.items()}
     toolkits = find_toolkits(texts, roots=roots)
-    return toolkits, environment_problems(texts, toolkits)
+    return toolkits, environment_problems(texts, toolkits, roots=roots)
 
 
 def test_nothing_anywhere_is_no_toolkit_and_no_problem(tmp_path: Path) -> None:
@@ -146,7 +146,29 @@ def test_links_in_a_circle_and_locked_folders_are_survived(tmp_path: Path) -> No
     toolkits, problems = survey(environment, tmp_path)
     locked.chmod(0o700)
     assert {toolkit.root for toolkit in toolkits} == {tools.resolve()}
-    assert [problem.found for problem in problems] == ["no such folder", "no toolkit in it"]
+    nowhere = f"{tmp_path / 'cann'} is a link to cann, which leads nowhere"
+    assert [problem.found for problem in problems] == [nowhere, "no toolkit in it"]
+
+
+@posix
+def test_a_broken_link_is_told_with_its_target_whether_or_not_a_variable_leads_over_it(tmp_path: Path) -> None:
+    latest = tmp_path / "Ascend" / "ascend-toolkit" / "latest"
+    latest.parent.mkdir(parents=True)
+    latest.symlink_to("8.9.0")
+    toolkits, (problem,) = survey({}, tmp_path / "Ascend")
+    assert toolkits == ()
+    assert (problem.file, problem.found) == (latest, "a link to 8.9.0, which leads nowhere")
+    for path in (latest, latest / "opp"):
+        _, (first, *_) = survey({"ASCEND_HOME_PATH": path}, tmp_path / "Ascend")
+        assert (first.file, first.found) == (path, f"{latest} is a link to 8.9.0, which leads nowhere")
+    assert len(survey({"ASCEND_HOME_PATH": latest}, tmp_path / "Ascend")[1]) == 1
+
+
+@pytest.mark.parametrize("folder", ["Downloads", "work", "Ascend/nnae/8.0.0", "."])
+def test_where_people_and_installers_put_toolkits(tmp_path: Path, folder: str) -> None:
+    tools = cann(tmp_path / folder) if "nnae" in folder else ddk(tmp_path / folder)
+    roots = {toolkit.root for toolkit in find_toolkits({"HOME": str(tmp_path)})}
+    assert tools.resolve() in roots
 
 
 def test_many_folders_are_not_all_looked_at(tmp_path: Path) -> None:
@@ -198,3 +220,12 @@ def test_a_toolkit_that_does_not_say_what_it_is_or_builds_for(tmp_path: Path) ->
     (server,) = find_toolkits({}, roots=[tmp_path / "c"])
     assert match(server, chip="KirinX90", version=parse("7.6.0.1.220"), policy="exact").outcome == "unknown"
     assert match(server, chip="Ascend310B4", version=parse("8.0.0"), policy="exact").outcome == "ok"
+
+
+def test_a_ddk_without_its_converter_is_told_of(tmp_path: Path) -> None:
+    tools = tmp_path / "DDK-tools-next-6.1.1.0" / "tools"
+    tools.mkdir(parents=True)
+    ddk(tmp_path, name="DDK-tools-next-6.0.1.0")
+    (tmp_path / "DDK-docs-6.1.1.0").mkdir()
+    (problem,) = survey({}, tmp_path)[1]
+    assert (problem.file, problem.expected) == (tools, "tools_omg/omg")
