@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_cannlm.agent.exits import describe_exit
 from pytest_cannlm.agent.frames import Frame, encode, read_frame
-from pytest_cannlm.agent.logtail import LogTail
+from pytest_cannlm.agent.logtail import LogTail, without_stack
 from pytest_cannlm.agent.wire import error_from_wire
 from pytest_cannlm.agent.worker import DUMP_SIGNAL
 from pytest_cannlm.errors import EngineCrash, EngineHang
@@ -147,12 +147,13 @@ class WorkerProcess:
         exit_text = describe_exit(self._wait())
         log = self._log.lines(wait_s=_LOG_WAIT_S)
         why = likely_cause(log, ended_by="no answer" if hung_s is not None else exit_text)
+        cause = ": ".join([why.cause, *why.items[:1]]) if why and why.cause else None
         if hung_s is not None:
             return EngineHang(
                 f"the engine hung during {op}: it did not finish within {hung_s:g} s and was ended",
                 found="no answer",
                 expected=f"an answer within {hung_s:g} s",
-                cause=why.cause if why else None,
+                cause=cause,
                 remedy=why.next if why else "See below where it was" if log else None,
                 log=log,
                 versions=self._versions,
@@ -160,9 +161,9 @@ class WorkerProcess:
         return EngineCrash(
             f"the engine crashed during {op}",
             found=exit_text,
-            cause=why.cause if why else None,
+            cause=cause,
             remedy=why.next if why else None,
-            log=log,
+            log=without_stack(log),
             versions=self._versions,
         )
 

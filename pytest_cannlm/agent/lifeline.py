@@ -30,12 +30,13 @@ def _poll(on_gone: Callable[[], None], parent_pid: int) -> None:
     # A direct parent that ends is replaced at once, so its number cannot be taken by a stranger meanwhile.
     direct = os.getppid() == parent_pid
     tick = threading.Event()
-    while os.getppid() == parent_pid if direct else _exists(parent_pid):
+    while os.getppid() == parent_pid if direct else exists(parent_pid):
         tick.wait(_POLL_S)
     on_gone()
 
 
-def _exists(pid: int) -> bool:
+def exists(pid: int) -> bool:
+    """Whether there is a process with this number; POSIX only."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import threading
 from collections import deque
+from collections.abc import Iterable
 from typing import IO
 
 # The engine's temperature-control client repeats this; it says nothing about the run.
@@ -11,6 +14,16 @@ HARMLESS = "Unknown class perfgenius_interface"
 
 _KEEP = 40
 _LONGEST = 2000
+_STACK = re.compile(
+    r"Fatal Python error: (?:Segmentation fault|Aborted|Bus error|Floating.point exception|Illegal instruction)"
+    r"|Windows fatal exception: |(?:Current t|T)hread 0x"
+)
+"""How faulthandler begins: with the signal, which the exit tells too, or with the stack."""
+
+
+def without_stack(lines: Iterable[str]) -> tuple[str, ...]:
+    """What the engine said, without the stack that Python's fault handler prints behind it."""
+    return tuple(itertools.takewhile(lambda line: not _STACK.match(line), lines))
 
 
 class LogTail:

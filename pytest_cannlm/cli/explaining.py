@@ -1,4 +1,4 @@
-"""``cannlm explain``: codes, logs and check reports in words."""
+"""``cannlm explain``: codes, logs and check reports in words, those of engines and converters and our own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pytest_cannlm.cli.answers import GOOD, UNKNOWN, Answer
+from pytest_cannlm.cli.codes import own_families, own_meaning
 from pytest_cannlm.errors import UsageError
 from pytest_cannlm.explain import Explanation, explain_text, lines_of, meanings
 
@@ -23,18 +24,23 @@ _LONGEST_LINE = 4096
 _MOST_VALUES = 50
 _MOST_LINES = 5
 _LONGEST_VALUE = 300
+_NUMBER = re.compile(r"-?\d{1,12}")
+_NOT_IN_TEXTS = re.compile(rb"[\0-\x07\x0e-\x1a\x1c-\x1f\x7f]")
+_MOST_IN_TEXTS = 0.02
+"""Share of bytes that are no text; of random ones every tenth is such a byte, of a model most are zeros."""
+_JUDGED_BYTES = 1 << 16
 
 
 def explain(sources: Sequence[str], *, family: str | None, standard_input: BinaryIO) -> Answer:
     """Explain every source: a code or its name, the path of a log or of a JSON report, or ``-`` for standard input.
 
-    The exit code is 4 where anything is not known.
+    The exit code is 4 where anything is not known, and for a source that holds no text.
 
     :raises UsageError: a source is neither a file nor looks like a code, or there is no such family.
     """
     parts = [_explained(source, family, standard_input) for source in sources]
     found = [explanation for part in parts for explanation in part["explanations"]]
-    unknown = sum(not explanation.known for explanation in found)
+    unknown = sum(not explanation.known for explanation in found) + sum(part["kind"] == "no text" for part in parts)
     lines = list(chain.from_iterable(map(_shown, parts)))
     data = [{**part, "explanations": [_as_data(each) for each in part["explanations"]]} for part in parts]
     return Answer({"sources": data, "unknown": unknown}, lines, UNKNOWN if unknown else GOOD)
@@ -44,14 +50,25 @@ def _explained(source: str, family: str | None, standard_input: BinaryIO) -> dic
     if source == "-":
         return _read(source, standard_input)
     if _CODE.fullmatch(source):
-        return {"source": source, "kind": "code", "explanations": meanings(source, family)}
+        return {"source": source, "kind": "code", "explanations": _meanings(source, family)}
     path = Path(source)
     if not path.is_file():
+        found = _meanings(source, family)  # in small letters only what is a code for sure: the rest is a missing file
+        if found[0].known or found[0].family not in (None, family):
+            return {"source": source, "kind": "code", "explanations": found}
         raise UsageError(
-            "neither a file nor a code", found=source, expected="145000, E19010, OH_NN_FAILED, LOGFILE or -"
+            "neither a file nor a code", found=source, expected="145000, E19010, OH_NN_FAILED, PKG030, LOGFILE or -"
         )
     with path.open("rb") as stream:
         return _read(source, stream)
+
+
+def _meanings(code: str, family: str | None) -> tuple[Explanation, ...]:
+    ours = next((name for name in own_families() if family and name.casefold() == family.casefold()), None)
+    own = own_meaning(code, ours) if ours or family is None else None
+    if ours:
+        own = own or Explanation(ours, code)
+    return (own,) if own else meanings(code, family)
 
 
 def _read(source: str, stream: BinaryIO) -> dict[str, Any]:
@@ -60,9 +77,11 @@ def _read(source: str, stream: BinaryIO) -> dict[str, Any]:
     document = _document(start)
     if document is None:
         lines = chain(lines_of(io.BytesIO(start + stream.readline(_LONGEST_LINE))), lines_of(stream))
-        return {"source": source, "kind": "log", "explanations": explain_text(lines)}
+        found = explain_text(lines)
+        kind = "log" if found or _is_text(start[:_JUDGED_BYTES]) else "no text"
+        return {"source": source, "kind": kind, "explanations": found}
     values = list(_values(document))
-    found = explain_text(text for _, text in values)
+    found = explain_text(_as_line(path, text) for path, text in values)
     return {
         "source": source,
         "kind": "report",
@@ -80,6 +99,18 @@ def _document(start: bytes) -> Any:
         return json.loads(start)
     except (ValueError, RecursionError):
         return None
+
+
+def _is_text(start: bytes) -> bool:
+    """Whether these first bytes of a file may be a text, in UTF-8, in UTF-16 by its mark, or in an older encoding."""
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        start = start.decode("utf-16", "replace").encode("utf-8", "replace")
+    return bool(start.strip()) and len(_NOT_IN_TEXTS.findall(start)) <= _MOST_IN_TEXTS * len(start)
+
+
+def _as_line(path: str, text: str) -> str:
+    """A value as a log would say it: a number alone says nothing, and its key says whether it is a code."""
+    return f"{path.rpartition('.')[2]} = {text}" if _NUMBER.fullmatch(text) else text
 
 
 def _values(document: Any) -> Iterator[tuple[str, str]]:
@@ -108,7 +139,9 @@ def _shown(part: dict[str, Any]) -> Iterator[str]:
         yield f"{path} = {text}"
     if part.get("left_out"):
         yield f"... and {part['left_out']} more values"
-    if not explanations:
+    if part["kind"] == "no text":
+        yield f"{part['source']}: not known: it holds no text"
+    elif not explanations:
         yield f"{part['source']}: nothing in it is known as an error"
     for explanation in explanations:
         yield from _paragraph(explanation)

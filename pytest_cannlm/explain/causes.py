@@ -1,9 +1,9 @@
 """The table of what is known: families, codes and log texts, read once from ``causes.json`` beside this file.
 
 A text is found by ``text``, a literal part of its line, or by ``regex``, whose every repetition has a bound, so that no
-line can make it slow. ``noise`` marks what says nothing about trouble; ``summary`` marks what only repeats that
-something failed, so that it is never the first error of a log that has another. ``items`` are expressions for what a
-line names, best first.
+line can make it slow. ``noise`` marks what says nothing about trouble, ``harmless`` what of it calls itself an error
+all the same; ``summary`` marks what says that something failed and not why, so that it is never the first error of a
+log that has another. ``items`` are expressions for what a line names, best first.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class KnownCode:
     name: str
     cause: str
     next: str
+    summary: bool = False
     items: tuple[re.Pattern[str], ...] = ()
 
 
@@ -50,6 +51,7 @@ class KnownText:
     cause: str
     next: str
     noise: bool = False
+    harmless: bool = False
     summary: bool = False
     items: tuple[re.Pattern[str], ...] = ()
 
@@ -69,15 +71,15 @@ class Causes:
         return (*self.literals, *(known for _, known in self.expressions))
 
     def named(self, code: str) -> list[KnownCode]:
-        """Every family's meaning of ``code``, which may be its number or its name."""
-        return [known for known in self.codes if code in (known.code, known.name)]
+        """Every family's meaning of ``code``, which may be its number or its name, in letters of any size."""
+        wanted = code.casefold()
+        return [known for known in self.codes if wanted in (known.code.casefold(), known.name.casefold())]
 
     def text_in(self, line: str) -> KnownText | None:
-        """What ``line`` says, if it is known. Asked for every line of a log: literals first, they cost the least."""
-        for known in self.literals:
-            if known.pattern in line:
-                return known
-        return next((known for regex, known in self.expressions if regex.search(line)), None)
+        """What ``line`` says, if it is known; a text of trouble before one of success."""
+        found = [known for known in self.literals if known.pattern in line]
+        found += [known for regex, known in self.expressions if regex.search(line)]
+        return min(found, key=lambda known: known.noise, default=None)
 
 
 @lru_cache(maxsize=None)

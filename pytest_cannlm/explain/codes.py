@@ -8,8 +8,8 @@ from pytest_cannlm.errors import UsageError
 from pytest_cannlm.explain.causes import KnownCode, causes
 from pytest_cannlm.explain.explanation import Explanation
 
-MESSAGE_CODE = re.compile(r"(?<![A-Za-z0-9_])[EWI][A-Z0-9]\d{4}(?![A-Za-z0-9_])")
-"""A message code of CANN: severity, the module's letter or digit, and four digits."""
+MESSAGE_CODE = re.compile(r"(?<![\w/\\.-])[EWI][A-Z0-9]\d{4}(?![\w/\\-])")
+"""A message code of CANN: severity, the module's letter or digit, and four digits; in a word or a path it is none."""
 
 # Of a six-digit code the first digit is where the fault lies, the next two are the part of CANN that says so.
 _PLACES = {
@@ -24,13 +24,13 @@ _PARTS = {"00": "aclError", "07": "runtime", "45": "GE"}
 def meanings(code: int | str, family: str | None = None) -> tuple[Explanation, ...]:
     """Every meaning of ``code`` (a number, a message code or a name), at least one: what nobody knows is shown as such.
 
-    :param family: whose code it is, as in causes.json; where it is not given, all families that know the code answer.
+    :param family: whose code it is, as in causes.json, in letters of any size; where it is not given, all families
+        that know the code answer.
     :raises UsageError: there is no such family.
     """
-    known_families = causes().families
-    if family is not None and family not in known_families:
-        raise UsageError(f"unknown family {family!r}", field="family", expected=", ".join(known_families))
+    family = None if family is None else _family(family)
     text = str(code).strip()
+    text = text.upper() if MESSAGE_CODE.fullmatch(text.upper()) else text
     found = [known for known in causes().named(text) if family in (None, known.family)]
     if not found:
         told, place = _by_shape(text)
@@ -57,6 +57,15 @@ def explanation_of(known: KnownCode) -> Explanation:
     # what is known of a message code says more than its digits, which follow their own rule only roughly
     place = None if known.family == "message" else _by_shape(known.code)[1]
     return Explanation(known.family, known.code, known.name, known.cause, known.next, place=place)
+
+
+def _family(name: str) -> str:
+    """A family by its one spelling."""
+    families = causes().families
+    for family in families:
+        if family.casefold() == name.casefold():
+            return family
+    raise UsageError(f"unknown family {name!r}", field="family", expected=", ".join(families))
 
 
 def _by_shape(code: str) -> tuple[str | None, str | None]:

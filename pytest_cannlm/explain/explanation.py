@@ -17,7 +17,7 @@ class Explanation:
     cause: str | None = None
     """One sentence without its full stop."""
     next: str | None = None
-    """The next step, one sentence without its full stop."""
+    """The next step, one sentence without its full stop; None where there is nothing to do."""
     place: str | None = None
     """What the code's own digits say: the caller's side, the device's resources, a user error, ..."""
     first: bool = False
@@ -51,4 +51,4 @@ class Explanation:
         if self.cause is None:
             return f"{head}: not known"
         named = f": {', '.join(self.items)}" if self.items else ""
-        return f"{head}: {self.cause}{named}. {self.next}."
+        return f"{head}: {self.cause}{named}." + (f" {self.next}." if self.next else "")

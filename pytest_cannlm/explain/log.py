@@ -1,8 +1,8 @@
 """A log in words: which errors it holds, in order, the first one first. Reads line by line with bounded memory.
 
-A line that is known as noise is dropped. A line with a message code starts a block: the plain lines that follow belong
-to it, because converters give the code once and then list the rest without it. What looks like an error and is in no
-table is shown as unknown. Error lines that repeat are counted once with what each of them names.
+What each line is, :func:`pytest_cannlm.explain.line.judge` says. What looks like an error and is in no table is shown
+as unknown. Error lines that repeat are counted once with what each of them names. Of a Python traceback the last line
+counts, which names the exception.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 from pytest_cannlm.explain.causes import KnownText, causes, named_in
-from pytest_cannlm.explain.codes import MESSAGE_CODE, explain_code
+from pytest_cannlm.explain.codes import explanation_of
 from pytest_cannlm.explain.explanation import Explanation
+from pytest_cannlm.explain.line import judge
 
 _LONGEST = 4096
 _SHOWN = 300
@@ -22,40 +23,29 @@ _MOST_LINES = 20
 _MOST_ITEMS = 100
 _MOST_KINDS = 200
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xef\xbb\xbf")
-
-# A record of a log has its level in front: [ERROR] of CANN, E/TAG of omg, "06-01 12:00:00.000 1 2 E" of hilog.
-_RECORD = re.compile(
-    r"\s{0,40}(?:\[(ERROR|FATAL|WARNING|WARN|INFO|DEBUG|EVENT|TRACE)\]|([DIWEF])/[A-Z]"
-    r"|(?:\d{4}-)?\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d{1,6} {1,8}\d{1,10} {1,8}\d{1,10} ([DIWEF]) )"
-)
-_BAD_LEVELS = {"ERROR", "FATAL", "E", "F"}
-# A number is a code only where its digits are those of a family and the words before it say that it is one.
-_NUMBER = re.compile(r"(?<![\w.])[1235](?:00|07|45)\d{3}(?!\w|\.\d)")
-_SAYS_CODE = re.compile(
-    r"(?:ret\w{0,8}|err\w{0,8}|code|result|status|acl\w{1,60})\W{0,8}(?:code|is|was)?\W{0,6}$", re.IGNORECASE
-)
-_CALL = re.compile(r"(OH_NN|HMS_)(\w{1,60}).{0,20}?(?:ret\w{0,6}|code|=)\W{0,6}(\d{1,2})(?!\d)")
+_COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
+_OF_A_LOG = ": cannlm explain LOGFILE"
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 def explain_text(lines: Iterable[str]) -> list[Explanation]:
-    """Every error that the lines hold, as they come; the first is marked.
+    """Every error that the lines hold: the first, which is marked, then the others as they come.
 
-    A line that only repeats that something failed ("ATC run failed") comes behind those that say why.
+    A line that only repeats that something failed ("ATC run failed") is the first where no other says why.
     """
-    log = _Log()
-    for number, line in enumerate(lines, 1):
-        log.take(number, line[:_LONGEST].rstrip())
-    found = sorted(log.findings.values(), key=lambda finding: finding.summary)
-    return [replace(finding.explanation(), first=place == 0) for place, finding in enumerate(found)]
+    found = _findings(lines)
+    first = next((finding for finding in found if not finding.summary), found[0] if found else None)
+    found.sort(key=lambda finding: (finding is not first, finding.line))
+    return [replace(finding.explanation(), first=finding is first) for finding in found]
 
 
 def likely_cause(lines: Iterable[str], ended_by: str) -> Explanation | None:
     """What ended a process: what its last lines say first, how it ended (``SIGKILL``) second; None if nothing tells."""
-    for explanation in explain_text(lines):
-        if explanation.known:
-            return explanation
-    how = explain_code(ended_by.rpartition("(")[2].rstrip(")"), "process")
-    return how if how.known else None
+    for finding in sorted(_findings(lines), key=lambda finding: finding.summary):
+        if finding.what.known:
+            return finding.explanation()
+    known = causes().named(ended_by.rpartition("(")[2].rstrip(")"))
+    return next((explanation_of(how) for how in known if how.family == "process" and not how.summary), None)
 
 
 def lines_of(stream: BinaryIO) -> Iterator[str]:
@@ -70,6 +60,15 @@ def lines_of(stream: BinaryIO) -> Iterator[str]:
         for mark in _BYTE_ORDER_MARKS:
             line = line.removeprefix(mark)
         yield line.replace(b"\0", b"").decode("utf-8", "replace")
+
+
+def _findings(lines: Iterable[str]) -> list[_Finding]:
+    """Every error, in the order in which they were understood: a traceback by its end."""
+    log = _Log()
+    for number, line in enumerate(lines, 1):
+        log.take(number, _COLOUR.sub("", line[:_LONGEST]).rstrip())
+    log.end()
+    return list(log.findings.values())
 
 
 @dataclass
@@ -91,39 +90,47 @@ class _Finding:
             self.items.setdefault(item if len(self.items) < _MOST_ITEMS else "…")
 
     def explanation(self) -> Explanation:
-        return replace(self.what, line=self.line, times=self.times, items=tuple(self.items), lines=tuple(self.lines))
+        """What is known, without the advice to read the log that this is."""
+        return replace(
+            self.what,
+            next=self.what.next and self.what.next.removesuffix(_OF_A_LOG),
+            line=self.line,
+            times=self.times,
+            items=tuple(self.items),
+            lines=tuple(self.lines),
+        )
 
 
 class _Log:
-    """What was found so far, and the block that plain lines belong to."""
+    """What was found, the block that plain lines belong to, and a traceback that has not yet named its exception."""
 
     def __init__(self) -> None:
         self.findings: dict[object, _Finding] = {}
         self._block: _Finding | None = None
+        self._traceback: tuple[int, str] | None = None
 
     def take(self, number: int, line: str) -> None:
-        block, self._block = self._block, None
-        if not line:
+        if line.startswith(_TRACEBACK) or not line:
+            self.end()
+            self._traceback = (number, line) if line else None
             return
-        text = causes().text_in(line)
-        codes = MESSAGE_CODE.findall(line)
-        error = next((code for code in codes if code[0] == "E"), None)
-        if error:
-            said = None if text and text.noise else text
-            self._block = self._found(number, line, said, explain_code(error, "message"))
+        if self._traceback and line[0] in " \t":
             return
-        if codes or (text and text.noise):
-            return
-        record = _RECORD.match(line)
-        what = _numeric_code(line)
-        if text or what:
-            self._found(number, line, text, what)
-            self._block = None if record else block
-        elif record and _BAD_LEVELS & set(record.groups()):
-            self._found(number, line, None, Explanation(None))
-        elif block and not record:
-            self._block = block
+        judged = judge(line, inside=self._block is not None, raised=self._traceback is not None)
+        block, self._block, self._traceback = self._block, None, None
+        if judged.error:
+            finding = self._found(number, line, judged.text, judged.code)
+            self._block = finding if judged.block == "opens" else None
+        elif block and judged.block == "goes on":
             block.add(line)
+        if judged.block == "goes on":
+            self._block = block
+
+    def end(self) -> None:
+        """What was open does not go on: a traceback that was cut off is an error too."""
+        if self._traceback:
+            self._found(*self._traceback, None, None)
+        self._block = self._traceback = None
 
     def _found(self, number: int, line: str, text: KnownText | None, coded: Explanation | None) -> _Finding:
         """Count ``line`` to the finding that it repeats, or begin a new one; a known text says more than its code."""
@@ -148,14 +155,3 @@ def _items_of(text: KnownText | None, what: Explanation) -> tuple[re.Pattern[str
     if text and text.items:
         return text.items
     return next((known.items for known in causes().codes if known.code == what.code), ())
-
-
-def _numeric_code(line: str) -> Explanation | None:
-    """The return code that a line speaks of, if any."""
-    for match in _NUMBER.finditer(line):
-        if _SAYS_CODE.search(line[max(0, match.start() - 80) : match.start()]):
-            return explain_code(match[0])
-    call = _CALL.search(line) if "OH_NN" in line or "HMS_" in line else None
-    if call is None or call[3].strip("0") == "":
-        return None
-    return explain_code(int(call[3]), "HiAI compatibility" if "HiAICompatibility" in call[2] else "OH_NN")

@@ -2,10 +2,13 @@
 
 import io
 import json
+import re
 
 import pytest
 
 from pytest_cannlm.cli.app import run
+from pytest_cannlm.cli.codes import own_codes
+from pytest_cannlm.explain.causes import causes
 
 LOG = """\
 ATC run failed, Please check the detail log, Try 'atc --help' for more information
@@ -72,6 +75,19 @@ def test_what_is_not_known_is_shown_and_exits_with_4(explain, source):
     assert text.splitlines()[0].endswith("not known")
 
 
+def test_a_message_code_in_small_letters_is_one_and_a_file_of_that_name_is_not(explain, tmp_path):
+    assert explain("e19010")[1] == explain("E19010")[1]
+    assert explain("e18999")[0] == 4
+    (tmp_path / "e19010").write_text("ret = 145000")
+    assert explain("e19010", "--json")[1]["sources"][0]["kind"] == "log"
+
+
+@pytest.mark.parametrize("line", [b"Segmentation fault (core dumped)", b"ERROR: cannot open /dev/npu0", b"[Fail]new"])
+def test_a_plain_failure_that_nobody_knows_exits_with_4(explain, line):
+    code, text, _ = explain("-", stdin=line)
+    assert (code, text) == (4, f"First error, line 1: {line.decode()}: not known\n")
+
+
 def test_standard_input_is_a_log(explain):
     code, text, _ = explain("-", stdin=b"aclmdlLoadFromFile failed, ret = 145002\n[ERROR] odd \xff\n")
     assert code == 4
@@ -115,3 +131,71 @@ def test_wrong_use(explain, arguments):
     code, _, err = explain(*arguments)
     assert code == 2
     assert err.startswith("cannlm: ")
+
+
+@pytest.mark.parametrize(
+    ("code", "family"),
+    [
+        ("PKG030", "lint"),
+        ("CANN_VERSION_MISMATCH", "gate"),
+        ("OM_EMPTY", "container"),
+        ("CLOUD_BUSY", "cloud"),
+        ("KV_CACHE_OVERFLOW", "engine"),
+        ("TOOLKIT_MISSING", "vendor"),
+        ("SOURCE_UNSAFE", "import"),
+    ],
+)
+def test_our_own_codes_are_known_in_letters_of_any_size(explain, code, family):
+    status, text, _ = explain(code)
+    assert status == 0
+    assert text.startswith(f"{code} ({family}): ")
+    assert explain(code.lower())[1] == text == explain(code, "--family", family.upper())[1]
+
+
+def test_a_code_of_another_family_is_not_known(explain):
+    assert explain("PKG030", "--family", "OH_NN")[0] == 4
+    assert explain("145000", "--family", "gate")[0] == 4
+    assert explain("PKG999")[0] == 4
+
+
+def test_no_code_of_ours_is_one_of_an_engine():
+    ours = {code for entries in own_codes().values() for each in entries for code in each.codes}
+    assert len(ours) == sum(len(each.codes) for entries in own_codes().values() for each in entries)
+    assert [code for code in ours if causes().named(code)] == []
+
+
+def test_families_are_known_in_letters_of_any_size(explain):
+    assert explain("3", "--family", "oh_nn")[1] == explain("3", "--family", "OH_NN")[1]
+
+
+@pytest.mark.parametrize("document", ['{"errorCode":145002}', '{"ret":145002}', '[{"a": {"ret": "145002"}}]'])
+def test_a_number_of_a_report_is_a_code_where_its_key_says_so(explain, tmp_path, document):
+    (tmp_path / "a.json").write_text(document)
+    code, answer, _ = explain("a.json", "--json")
+    assert [each["code"] for each in answer["sources"][0]["explanations"]] == ["145002"]
+    assert code == 0
+    (tmp_path / "a.json").write_text('{"rows": 145002}')
+    assert explain("a.json", "--json")[1]["sources"][0]["explanations"] == []
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", bytes(range(256)) * 20, b"IMOD" + bytes(500)])
+def test_what_holds_no_text_is_not_known(explain, content):
+    code, text, _ = explain("-", stdin=content)
+    assert (code, text) == (4, "-: not known: it holds no text\n")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "gbk"])
+def test_texts_in_other_encodings_are_texts(explain, encoding):
+    assert explain("-", stdin="模型加载成功\tok\r\n".encode(encoding))[0] == 0
+
+
+def test_errors_behind_the_first_come_in_the_order_of_their_lines(explain):
+    log = "ATC run failed\n[ERROR] a\n[ERROR] b\nATC run failed\n[ERROR] c\n"
+    said = explain("-", stdin=log.encode())[1]
+    assert re.findall(r"line (\d+)", said) == ["2", "1", "3", "5"]
+
+
+def test_a_log_is_not_sent_to_be_read_as_a_log(explain):
+    assert "LOGFILE" in explain("1", "--family", "OH_NN")[1]
+    said = explain("-", stdin=b"OH_NNExecutor_RunSync failed, ret = 1\n")[1]
+    assert "Read the engine's log lines before it." in said

@@ -18,7 +18,7 @@ def crash_with(package: Path, *, vouched: bool = False, cause: str | None = None
 def test_another_version_is_the_likely_cause_where_no_gate_had_compared(tmp_path: Path) -> None:
     crash = crash_with(write_package(tmp_path / "p", build_version="6.0.1.0"), cause="What the log says")
     assert crash.cause == "The package was built with CANN 6.0.1.0, and the device has 6.1.1.0"
-    assert "cannlm build --cann 6.1.1.0" in str(crash.remedy)
+    assert "cannlm build MODEL --cann 6.1.1.0" in str(crash.remedy)
     assert crash.versions == {"CANN": "6.1.1.0", "CANN of the package": "6.0.1.0"}
 
 

@@ -25,6 +25,11 @@ def test_a_number_or_a_name_is_one_sentence_with_cause_and_next_step() -> None:
     assert explain_code(" ACL_ERROR_REPEAT_INITIALIZE ") == explain_code("100002")
 
 
+@pytest.mark.parametrize("code", ["E19010", "E19001", "OH_NN_FAILED", "0xC0000017", "SIGSEGV"])
+def test_small_letters_mean_the_same(code: str) -> None:
+    assert explain_code(code.lower()) == explain_code(code)
+
+
 @pytest.mark.parametrize(
     ("code", "family", "place"),
     [
@@ -44,7 +49,7 @@ def test_a_number_or_a_name_is_one_sentence_with_cause_and_next_step() -> None:
         ("WA0001", "message", "user warning"),
         ("I10001", "message", "user information"),
         ("E1900", None, None),
-        ("e19001", None, None),
+        ("e1900", None, None),
     ],
 )
 def test_an_unknown_code_keeps_what_its_shape_tells_and_nothing_else(

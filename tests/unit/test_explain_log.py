@@ -5,6 +5,8 @@ import pytest
 
 from pytest_cannlm.explain import explain_text, likely_cause, lines_of
 
+TRACEBACK = "Traceback (most recent call last):"
+FRAME = '  File "x.py", line 1, in load'
 ATC = """\
 ATC start working now, please wait for a moment.
 ATC run failed, Please check the detail log, Try 'atc --help' for more information
@@ -67,7 +69,35 @@ def test_the_first_error_stays_first_even_if_no_table_knows_it() -> None:
 
 def test_a_later_error_never_hides_the_first() -> None:
     log = ["aclmdlLoadFromFile failed, ret = 145002", "AttributeError: no attribute 'model'", "[ERROR] ret = 500002"]
-    assert [(each.code, each.first) for each in explain_text(log)] == [("145002", True), ("500002", False)]
+    found = [(each.code, each.first) for each in explain_text(log)]
+    assert found == [("145002", True), (None, False), ("500002", False)]
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ([TRACEBACK, FRAME, "    raise E('ret=145000')", "RuntimeError: rtDeviceOpen failed"], "RuntimeError"),
+        ([TRACEBACK, FRAME, "subprocess.TimeoutExpired: 3 s"], "subprocess.TimeoutExpired"),
+        ([TRACEBACK, FRAME, "KeyboardInterrupt"], "KeyboardInterrupt"),
+        ([TRACEBACK, FRAME, "RuntimeError: load failed, ret=207001"], "207001"),
+        ([TRACEBACK, FRAME], TRACEBACK),
+        ([TRACEBACK, FRAME, "", "a plain line"], TRACEBACK),
+    ],
+)
+def test_a_traceback_is_one_error_that_its_last_line_names(log: list[str], said: str) -> None:
+    (found,) = explain_text(log)
+    assert found.subject.startswith(said)
+
+
+def test_chained_tracebacks_are_told_from_the_first_one() -> None:
+    between = "During handling of the above exception, another exception occurred:"
+    log = [TRACEBACK, FRAME, "OSError: disk", "", between, "", TRACEBACK, FRAME, "ValueError: then"]
+    assert [each.subject for each in explain_text(log)] == ["OSError: disk", "ValueError: then"]
+
+
+def test_colours_hide_nothing() -> None:
+    (found,) = explain_text(["\x1b[31m[ERROR]\x1b[0m odd \x1b[1;31mret = 145000\x1b[K\x1b[0m"])
+    assert (found.code, found.lines) == ("145000", ("[ERROR] odd ret = 145000",))
 
 
 def test_the_text_says_more_than_its_code_and_keeps_it() -> None:
@@ -226,6 +256,11 @@ def test_what_a_crash_points_to(ended_by: str, log: list[str], said: str) -> Non
     found = likely_cause(log, ended_by)
     assert found is not None
     assert said in found.cause
+
+
+@pytest.mark.parametrize("ended_by", ["SIGSEGV", "SIGABRT", "status 3", "145000"])
+def test_how_a_process_ended_is_no_cause_of_its_own(ended_by: str) -> None:
+    assert likely_cause([], ended_by) is None
 
 
 def test_nothing_is_guessed_about_an_unknown_crash() -> None:
