@@ -95,12 +95,23 @@ class Draft:
             runtime_graph=read_simulated(self.path(MODEL)).runtime_graph if graph is None else graph,
         )
 
-    def compile_for_real(self, **attrs: Any) -> None:
+    def compile_for_real(
+        self,
+        *,
+        inputs: Callable[[list[TensorIO]], Sequence[TensorIO]] = list,
+        outputs: Callable[[list[TensorIO]], Sequence[TensorIO]] = list,
+        **attrs: Any,
+    ) -> None:
         """Write the model as a converter for real NPUs does: no mark, no graph of the simulator, and ``attrs``."""
         task = task_info_v2(7)  # a platform code of an unnamed chip
         size = self.path(WEIGHTS).stat().st_size
         definition = encode_model_def(
-            name=STEM, inputs=INPUTS, outputs=OUTPUTS, attrs=attrs, weight_size=size, task_size=len(task)
+            name=STEM,
+            inputs=inputs(list(INPUTS)),
+            outputs=outputs(list(OUTPUTS)),
+            attrs=attrs,
+            weight_size=size,
+            task_size=len(task),
         )
         write_container(
             self.path(MODEL),

@@ -12,16 +12,17 @@ from pytest_cannlm.lint.finding import SEVERITIES
 
 
 def lint_package(package: Path, *, hashes: bool | None, strict: bool) -> Answer:
-    """Lint a package folder; the exit code is 1 for an error, and with ``strict`` for a warning too.
+    """Lint a package folder; exit code 1 for an error or no model to look at, and with ``strict`` for a warning too.
 
     :raises BadInputError: there is no such folder.
     """
     report = lint(package, hashes=hashes)
     good = report.good(strict=strict)
-    return Answer({"good": good, **report.as_dict()}, list(_lines(report)), GOOD if good else BAD)
+    return Answer({"good": good, **report.as_dict()}, list(lines_of(report)), GOOD if good else BAD)
 
 
-def _lines(report: LintReport) -> Iterator[str]:
+def lines_of(report: LintReport) -> Iterator[str]:
+    """A report for people: findings, what was not checked, and the counts."""
     for finding in report.findings:
         yield from _of(finding)
     by_reason = sorted(report.not_checked, key=lambda entry: entry.reason)
@@ -29,6 +30,8 @@ def _lines(report: LintReport) -> Iterator[str]:
         yield f"not checked: {', '.join(sorted(entry.code for entry in entries))}: {reason}"
     counts = ", ".join(_counted(len(report.of(severity)), severity) for severity in SEVERITIES)
     yield f"{report.package}: {counts}; {len(report.checked)} rules checked, {len(report.not_checked)} not"
+    if not report.model_judged:
+        yield f"{report.package}: not good, as no model could be looked at"
 
 
 def _of(finding: Finding) -> Iterator[str]:

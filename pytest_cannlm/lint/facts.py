@@ -14,7 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_cannlm.compat.package import folder_and_manifest, inside
+from pytest_cannlm.compat.package import LARGEST_COUNT
+from pytest_cannlm.compat.places import CONTEXT, EXECUTOR, folder_and_manifest, in_package, inside
 from pytest_cannlm.container.core import Container, open_container
 from pytest_cannlm.container.inspect import describe
 from pytest_cannlm.container.layout import EXTERNAL_WEIGHT_FILE
@@ -32,10 +33,12 @@ from pytest_cannlm.lint.numbers import Look, Matrix, Region, look_at
 
 T = TypeVar("T")
 
-EXECUTOR, CONTEXT, API_CONFIG = "executor.json", "context.json", "api_config.json"
-MANIFEST = "manifest.json"
+API_CONFIG = "api_config.json"
+EMBEDDINGS = ("embedding_weights", "embedding_dequant_scale")
+"""Settings of ``llm_config`` that name files which the engine looks for in ``weight_path``."""
+THETA = ("model", "config", "rope", "theta")
+"""Where the manifest records the base of the rotary embedding."""
 MOST_ENTRIES = 10_000
-LARGEST_COUNT = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -87,10 +90,12 @@ class PackageFacts:
 
     def file(self, *names: str) -> Path:
         """As :meth:`path`, and there is a file."""
-        path = self.path(*names)
-        if not path.is_file():
-            raise CannotLook(f"there is no file {path.name}")
-        return path
+        return _there(self.path(*names))
+
+    def named(self, section: str, key: str) -> Path:
+        """The real path of what a setting of ``executor.json`` names, whether it is there or not."""
+        name = in_package(self.executor, self.setting(section, key, str))
+        return self.beside_weights(name) if key in EMBEDDINGS else self.path(name)
 
     # -- settings
 
@@ -120,7 +125,7 @@ class PackageFacts:
     @cached_property
     def tokenizer_file(self) -> Path:
         """The tokenizer that ``executor.json`` names."""
-        return self.file(self.setting("tokenizer", "path", str))
+        return _there(self.named("tokenizer", "path"))
 
     @cached_property
     def tokenizer(self) -> Mapping[str, Any]:
@@ -133,6 +138,15 @@ class PackageFacts:
         if self.manifest_path is None:
             raise CannotLook("no manifest beside the package")
         return self.json(self.manifest_path, MANIFEST_LIMIT)
+
+    def recorded(self, *keys: str) -> Any:
+        """What the manifest says under ``keys``, one inside the other; None where it does not say it."""
+        with suppress(CannotLook):
+            value: Any = self.manifest
+            for key in keys:
+                value = value.get(key) if isinstance(value, Mapping) else None
+            return value
+        return None
 
     def setting(self, section: str, key: str, kind: type, *, file: str = EXECUTOR) -> Any:
         """A value of ``executor.json`` (or ``context.json``) that is of type ``kind``; a bool is no number."""
@@ -153,6 +167,13 @@ class PackageFacts:
             raise CannotLook(f"llm_config.{key} is {str(value)[:20]}")
         return value
 
+    def flag(self, key: str) -> bool | None:
+        """A flag of ``llm_config``; None where it is not there, or is none."""
+        with suppress(CannotLook):
+            value: bool = self.setting("llm_config", key, bool)
+            return value
+        return None
+
     def token_id(self, key: str) -> int:
         """A token id of ``llm_config``, in the vocabulary or not."""
         value: int = self.setting("llm_config", key, int)
@@ -160,14 +181,11 @@ class PackageFacts:
 
     def beside_weights(self, name: str) -> Path:
         """The path of a file that the engine looks for in ``weight_path``."""
-        return self.path(self.setting("autoregressive", "weight_path", str), name)
+        return self.path(in_package(self.executor, self.setting("autoregressive", "weight_path", str)), name)
 
     def embedding(self, key: str) -> Path:
         """The embedding file that ``llm_config`` names under ``key``; it is there."""
-        path = self.beside_weights(self.setting("llm_config", key, str))
-        if not path.is_file():
-            raise CannotLook(f"there is no file {path.name}")
-        return path
+        return _there(self.named("llm_config", key))
 
     def json_files(self) -> Iterator[tuple[Path, int]]:
         """The JSON files of the package that are there, each with the most that is read of it."""
@@ -183,7 +201,7 @@ class PackageFacts:
     @cached_property
     def model_path(self) -> Path:
         """The model that ``executor.json`` names; it is there."""
-        return self.file(self.setting("autoregressive", "model_path", str))
+        return _there(self.named("autoregressive", "model_path"))
 
     @cached_property
     def opened(self) -> Container | ContainerError:
@@ -213,10 +231,7 @@ class PackageFacts:
     @cached_property
     def weight_file(self) -> Path:
         """The external weights; they are there."""
-        path = self.beside_weights(EXTERNAL_WEIGHT_FILE)
-        if not path.is_file():
-            raise CannotLook(f"there is no file {path.name}")
-        return path
+        return _there(self.beside_weights(EXTERNAL_WEIGHT_FILE))
 
     @cached_property
     def runtime(self) -> RuntimeGraph:
@@ -241,13 +256,19 @@ class PackageFacts:
 
     @property
     def own_build(self) -> bool:
-        """Whether this project made the package: it has a manifest, or its model is simulated."""
-        if self.manifest_path is not None:
+        """Whether this project made the package: it has a manifest of a build, or its model is simulated."""
+        if self.manifest_path is not None and self.recorded("imported") is not True:
             return True
         try:
             return self.container.simulated
         except CannotLook:
             return False
+
+
+def _there(path: Path) -> Path:
+    if not path.is_file():
+        raise CannotLook(f"there is no file {path.name}")
+    return path
 
 
 def _entry(folder: Path, name: os.DirEntry[str]) -> Entry:

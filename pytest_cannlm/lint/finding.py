@@ -69,6 +69,8 @@ class NotChecked:
 Question = Callable[["PackageFacts"], Iterator[Problem]]
 """From facts to what is wrong with them."""
 
+READS_MODEL = "PKG080"
+"""The rule that needs no more than the model to be there."""
 MOST_FINDINGS = 20
 """Findings of one rule that are told apart; a clamped model has hundreds of clamped tensors."""
 
@@ -136,9 +138,14 @@ class LintReport:
         """Findings of one severity."""
         return tuple(finding for finding in self.findings if finding.severity == severity)
 
+    @property
+    def model_judged(self) -> bool:
+        """Whether there was a model to look at; without one the other rules say little of the package."""
+        return READS_MODEL in self.checked
+
     def good(self, *, strict: bool = False) -> bool:
-        """No error, and with ``strict`` no warning either."""
-        return not self.of("error") and not (strict and self.of("warning"))
+        """The model was looked at, and there is no error, and with ``strict`` no warning either."""
+        return self.model_judged and not self.of("error") and not (strict and self.of("warning"))
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready facts."""

@@ -115,24 +115,29 @@ def read_runtime_graph(container: Container) -> RuntimeGraph:
     outside = [tensor for tensor in graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL]
     return RuntimeGraph(
         {
-            value.name: tuple(dim.dim_value or -1 for dim in value.type.tensor_type.shape.dim)
+            _text(value.name): tuple(dim.dim_value or -1 for dim in value.type.tensor_type.shape.dim)
             for value in graph.input
-            if value.name.startswith("past_")
+            if _text(value.name).startswith("past_")
         },
         tuple(_stored(tensor) for tensor in outside),
     )
 
 
 def _stored(tensor: onnx.TensorProto) -> Stored:
-    places = {entry.key: entry.value for entry in tensor.external_data}
+    places = {_text(entry.key): _text(entry.value) for entry in tensor.external_data}
     return Stored(
-        tensor.name,
+        _text(tensor.name),
         _DTYPES.get(tensor.data_type),
         tuple(tensor.dims),
         places.get("location"),
         _whole(places.get("offset")),
         _whole(places.get("length")),
     )
+
+
+def _text(value: str | bytes) -> str:
+    """A name in a graph; one that is no UTF-8 comes as bytes."""
+    return value if isinstance(value, str) else value.decode(errors="backslashreplace")
 
 
 def _whole(text: str | None) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_cannlm.lint.facts import LARGEST_COUNT
+from pytest_cannlm.compat.package import LARGEST_COUNT, LLM_COUNTS
 
 Kind = Literal["int", "number", "text", "bool", "texts"]
 
@@ -70,9 +70,7 @@ COMPILED_FLAGS = ("enable_dynamic_kv_cache", "enable_lm_head_opt", "enable_lm_he
 EXECUTOR_SETTINGS: tuple[Setting, ...] = (
     Setting("", "version", "int"),
     Setting("", "engine_type", "text"),
-    *_counts("kv_cache_max_len", "num_attention_heads", "num_attention_kv_heads", required=True),
-    *_counts("num_attention_head_dims", "num_hidden_layers", "prefill_len", "decode_len", required=True),
-    *_counts("vocab_size", "max_io_tokens", "hidden_size", required=True),
+    *_counts(*LLM_COUNTS, required=True),
     *_counts("vocab_real_size", "intermediate_size", "max_position_embeddings", required=False),
     Setting("llm_config", "bos_token_id", "int", True),
     Setting("llm_config", "eos_token_id", "int", True),
@@ -126,3 +124,20 @@ CONTEXT_DEFAULTS = {
     "sampler.temperature": "1.0",
 }
 """What the engine uses, without a word, for settings that are not there."""
+
+API_CONFIG_SETTINGS = {
+    "modelPath": ("autoregressive", "model_path"),
+    "weightDir": ("autoregressive", "weight_path"),
+    "tokenizerPath": ("tokenizer", "path"),
+    "callbackFreq": ("generate_options", "callback_freq"),
+    "maxGenTokens": ("generate_options", "max_gen_tokens"),
+    "initTokenLen": ("generate_options", "init_token_len"),
+    "stopSeq": ("generate_options", "stop_sequence"),
+    "sampleFlag": ("sampler", "do_sample"),
+    "seed": ("sampler", "seed"),
+    "topK": ("sampler", "top-k"),
+    "topP": ("sampler", "top-p"),
+    "temperature": ("sampler", "temperature"),
+    "repetitionPenalty": ("sampler", "repetition_penalty"),
+}
+"""Settings of api_config.json that say the same thing as one of the engine's own."""

@@ -8,19 +8,21 @@ import sys
 
 import numpy as np
 import pytest
-from drafts import MODEL, ROWS, SCALES, WEIGHTS, Draft
+from drafts import KV_HEADS, MODEL, ROWS, SCALES, WEIGHTS, Draft, like
 from tiny import tiny_llama
 
 from pytest_cannlm.build import Recipe, build, pipeline
 from pytest_cannlm.cli.app import run
+from pytest_cannlm.container.kirin import read_simulated
+from pytest_cannlm.container.modeldef import TensorIO
 from pytest_cannlm.errors import BadInputError, BuildError
-from pytest_cannlm.lint import facts, lint
+from pytest_cannlm.lint import facts, lint, renames
 from pytest_cannlm.lint.numbers import LEAST_NEGATIVE, Matrix, Region, look_at, values
 from pytest_cannlm.lint.rules import manifest
 from pytest_cannlm.progress import SilentProgress
 
-MANIFEST_RULES = {"PKG110", "PKG111", "PKG112", "PKG113", "PKG114", "PKG115"}
-WEIGHT_RULES = {f"PKG{number}" for number in range(100, 109)}
+MANIFEST_RULES = {"PKG110", "PKG111", "PKG112", "PKG113", "PKG114", "PKG115", "PKG116"}
+WEIGHT_RULES = {f"PKG{number}" for number in range(100, 110)}
 
 
 @pytest.fixture
@@ -32,10 +34,9 @@ def not_checked(draft: Draft, **options: object) -> dict[str, str]:
     return {entry.code: entry.reason for entry in lint(draft.root, **options).not_checked}
 
 
-def other_seed(draft: Draft) -> None:
+def other_blank(draft: Draft) -> None:
     """An edit that leaves the size as it was."""
-    text = draft.path("context.json").read_text(encoding="utf-8")
-    draft.path("context.json").write_text(text.replace('"seed": 99', '"seed": 77'), encoding="utf-8")
+    draft.write("executor.json", draft.path("executor.json").read_bytes().replace(b"\n", b" ", 1))
 
 
 def test_the_folder_above_and_the_folder_itself_are_the_same_package(draft):
@@ -76,6 +77,66 @@ def test_weights_in_a_folder_of_their_own_are_found(draft):
     assert [finding.code for finding in lint(draft.root).findings] == ["PKG083"]
 
 
+def test_a_package_whose_model_cannot_be_looked_at_is_not_good(draft, command):
+    draft.set("executor.json", "autoregressive.model_path", "a" * 5000)  # a name that no system takes
+    draft.without_manifest()
+    report = lint(draft.root)
+    assert "PKG080" in {entry.code for entry in report.not_checked}
+    assert not report.of("error")
+    assert not report.good()
+    code, said = command(draft.root)
+    assert code == 1
+    assert "no model could be looked at" in said
+
+
+def test_caches_of_open_length_are_held_against_heads_and_size(draft):
+    draft.compile(inputs=like("past_", shape=(-1, KV_HEADS, 1, 32)))
+    assert "leaves an axis" in not_checked(draft)["PKG031"]
+    draft.llm(enable_dynamic_kv_cache=True)
+    assert "PKG031" in lint(draft.root).checked
+    draft.llm(num_attention_kv_heads=1)
+    assert "PKG031" in {finding.code for finding in lint(draft.root).findings}
+
+
+@pytest.mark.parametrize(("text", "texts", "differ"), [("", [], False), ("a", [], True), ("", ["a"], True)])
+def test_no_stop_sequence_is_written_in_two_ways(draft, text, texts, differ):
+    draft.write_json("api_config.json", {"stopSeq": text})
+    draft.set("context.json", "generate_options.stop_sequence", texts)
+    assert ("PKG121" in {finding.code for finding in lint(draft.root).findings}) == differ
+
+
+@pytest.mark.parametrize(
+    ("service", "engine", "differ"),
+    [("/data/q/", "/data/q", False), ("/data/q/", "/data/r/q", True), (".", "./", False), ("/data/q", "./", False)],
+)
+def test_folders_are_compared_where_they_are_named_in_one_way(draft, service, engine, differ):
+    draft.write_json("api_config.json", {"weightDir": service})
+    draft.set("executor.json", "autoregressive.weight_path", engine)
+    assert ("PKG121" in {finding.code for finding in lint(draft.root).findings}) == differ
+
+
+def test_a_recorded_rope_theta_is_compared_and_not_suspected(draft):
+    draft.llm(model_type="qwen2", rope_theta=10000)
+    draft.set("manifest.json", "model.config.rope.theta", 10000.0)
+    assert not {"PKG019", "PKG115"} & {finding.code for finding in lint(draft.root).findings}
+    draft.set("manifest.json", "model.config.rope.theta", 1_000_000.0)
+    assert "PKG115" in {finding.code for finding in lint(draft.root).findings}
+    draft.without_manifest()
+    (found,) = [finding for finding in lint(draft.root).findings if finding.code == "PKG019"]
+    assert found.severity == "note"
+
+
+def test_logits_of_the_likeliest_tokens_are_not_the_vocabulary(draft):
+    draft.llm(enable_lm_head_topk=True)
+    assert "enable_lm_head_topk" in not_checked(draft)["PKG033"]
+
+
+def test_names_in_the_graph_that_are_no_text_are_no_trouble(draft):
+    graph = read_simulated(draft.path(MODEL)).runtime_graph
+    draft.compile(graph=graph.replace(b"model.norm.weight", b"model.norm.\xff\xfeight"))
+    assert "PKG107" in lint(draft.root).checked
+
+
 def test_one_broken_file_hides_only_what_depends_on_it(draft):
     draft.write("executor.json", b"{")
     draft.set("context.json", "sampler.top_k", 1)
@@ -108,14 +169,14 @@ def test_findings_come_errors_first(draft):
 @pytest.mark.parametrize(("hashes", "limit", "noticed"), [(None, 1 << 30, True), (None, 10, False), (True, 10, True)])
 def test_large_packages_are_hashed_on_request_only(draft, monkeypatch, hashes, limit, noticed):
     monkeypatch.setattr(manifest, "HASHED_UNASKED", limit)
-    other_seed(draft)
+    other_blank(draft)
     report = lint(draft.root, hashes=hashes)
     assert ("PKG112" in {finding.code for finding in report.findings}) == noticed
     assert ("PKG112" in {entry.code for entry in report.not_checked}) != noticed
 
 
 def test_without_hashes_an_edit_of_equal_size_is_not_seen_and_that_is_said(draft):
-    other_seed(draft)
+    other_blank(draft)
     assert "not asked for" in not_checked(draft, hashes=False)["PKG112"]
 
 
@@ -269,3 +330,70 @@ def test_nothing_is_written(draft, tmp_path):
         twin = draft.root / path.relative_to(tmp_path / "before")
         assert not path.is_file() or twin.read_bytes() == path.read_bytes()
     assert len(list(draft.root.rglob("*"))) == len(list((tmp_path / "before").rglob("*")))
+
+
+@pytest.mark.parametrize("name", [MODEL, "tokenizer.json", "context.json", "executor.json", "SubGraph_0.weight"])
+@pytest.mark.parametrize("change", [str.upper, str.title, lambda name: f"old.{name}"])
+@pytest.mark.parametrize("manifest", [True, False])
+def test_a_renamed_file_is_to_be_renamed_back_and_not_to_be_taken_out(draft, name, change, manifest):
+    if not manifest:
+        draft.without_manifest()
+    other = change(name)
+    draft.path(name).rename(draft.path(other))
+    findings = lint(draft.root).findings
+    known = manifest or other.casefold() == name.casefold()  # only the manifest tells the size
+    if not known:
+        assert next(each.fix for each in findings if each.code == "PKG001").startswith("Copy or build")
+    elif name != "executor.json" or manifest:
+        (missing,) = [each for each in findings if each.code == "PKG001"]
+        assert (missing.file, missing.fix) == (name, f"Rename {other} to {name}")
+        assert not {"PKG111", "PKG113", "PKG120"} & {each.code for each in findings}
+
+
+def test_what_fits_twice_is_not_taken_for_renamed():
+    wanted = {"a": 5, "b": None}
+    assert renames.pairs(wanted, {"c": 5}) == {"a": "c"}
+    assert renames.pairs(wanted, {"A": 7, "c": 5}) == {"a": "A"}
+    assert renames.pairs(wanted, {"c": 5, "d": 5}) == {}
+    assert renames.pairs({"a": 5, "b": 5}, {"c": 5}) == {}
+    assert renames.pairs({"a": 0}, {"c": 0}) == {}
+    assert renames.pairs(wanted, {"a": 5, "b": 1, "c": 5}) == {}
+
+
+def test_a_deleted_file_is_missing_and_has_not_changed_in_size(draft):
+    draft.path("tokenizer.json").unlink()
+    found = {finding.code for finding in lint(draft.root).findings if finding.file == "tokenizer.json"}
+    assert found == {"PKG001"}
+
+
+def test_of_a_pointer_nothing_is_said_about_its_inside(draft):
+    draft.write("SubGraph_0.weight", b"version https://git-lfs.github.com/spec/v1\n")
+    report = lint(draft.root)
+    found = [finding.code for finding in report.of("error")]
+    assert found == ["PKG003", "PKG088", "PKG111"]
+    assert {code for code in WEIGHT_RULES if "is shorter than" in not_checked(draft).get(code, "")} >= {
+        "PKG100", "PKG104", "PKG108", "PKG109",
+    }  # fmt: skip
+
+
+def test_a_changed_way_to_generate_is_a_note(draft):
+    draft.set("context.json", "generate_options.max_gen_tokens", 7)
+    report = lint(draft.root)
+    assert {finding.code for finding in report.findings} == {"PKG083", "PKG116"}
+    assert report.good(strict=True)
+
+
+def test_a_model_for_something_else_is_an_error_and_a_code_without_a_name_is_shown(draft):
+    draft.without_manifest()
+    draft.compile_for_real(inputs=lambda _: [TensorIO("image", "float", (1, 3))], outputs=lambda _: [])
+    found = {finding.code: finding for finding in lint(draft.root).findings}
+    assert found["PKG089"].severity == "error"
+    assert "image" in found["PKG089"].found
+    assert "PKG036" not in found
+    assert "platform code 7, a code without a known name" in found["PKG085"].found
+
+
+def test_zeros_apart_are_empty_layers(draft):
+    for name in ("model.norm.weight", "model.layers.0.input_layernorm.weight"):
+        draft.array(name, np.zeros_like)
+    assert "PKG109" not in {finding.code for finding in lint(draft.root).findings}

@@ -136,6 +136,12 @@ def edited_weights(draft: Draft) -> None:
     draft.write(WEIGHTS, bytes(data))
 
 
+def wiped(draft: Draft) -> None:
+    """The first half of the weights is zero."""
+    data = draft.path(WEIGHTS).read_bytes()
+    draft.write(WEIGHTS, bytes(len(data) // 2) + data[len(data) // 2 :])
+
+
 def clamped(draft: Draft) -> None:
     draft.array(f"{GATE}.codes", lambda found: np.full_like(found, 0x98))
     draft.array(f"{GATE}.scales", np.abs)
@@ -163,7 +169,50 @@ def same_api_config(draft: Draft) -> None:
 
 
 def qwen_with_fallback(draft: Draft) -> None:
+    draft.without_manifest()
     draft.llm(model_type="qwen2", rope_theta=10000)
+
+
+def recorded_fallback(draft: Draft) -> None:
+    """A distillation that has 10000 in its config.json, as the manifest says."""
+    draft.llm(model_type="qwen2", rope_theta=10000)
+    draft.set("manifest.json", "model.config.rope.theta", 10000.0)
+
+
+ON_DEVICE = "/data/storage/el2/base/haps/entry/files/qwen2"
+
+
+def in_app(draft: Draft) -> None:
+    """Absolute sandbox paths, as an app must name its files."""
+    draft.set("executor.json", "autoregressive.model_path", f"{ON_DEVICE}/{MODEL}")
+    draft.set("executor.json", "autoregressive.weight_path", f"{ON_DEVICE}/")
+    draft.set("executor.json", "tokenizer.path", f"{ON_DEVICE}/tokenizer.json")
+
+
+def in_app_without(name: str) -> Spoil:
+    return lambda draft: (in_app(draft), draft.path(name).unlink())
+
+
+def official(*flags: str, **changes: object) -> Spoil:
+    """A package made elsewhere, whose graph was compiled with these flags."""
+
+    def spoil(draft: Draft) -> None:
+        draft.without_manifest()
+        draft.compile_for_real(**changes)
+        draft.llm(**dict.fromkeys(flags, True))
+
+    return spoil
+
+
+def shorter_cache(tensors: list) -> list:
+    return like("past_value_in1", shape=(CONTEXT // 2, KV_HEADS, 1, 32))(
+        like("past_key_in1", shape=(CONTEXT // 2, KV_HEADS, 1, 32))(tensors)
+    )
+
+
+def under_another_name(draft: Draft) -> None:
+    draft.path(MODEL).rename(draft.path("my-model.omc"))
+    draft.set("executor.json", "autoregressive.model_path", "my-model.omc")
 
 
 FIRES: list[tuple[str, str, Spoil]] = [
@@ -173,6 +222,10 @@ FIRES: list[tuple[str, str, Spoil]] = [
     ("PKG001", "model", lambda draft: draft.path(MODEL).unlink()),
     ("PKG001", "scales", lambda draft: draft.path(SCALES).unlink()),
     ("PKG001", "weights", lambda draft: draft.path(WEIGHTS).unlink()),
+    ("PKG001", "app-model", in_app_without(MODEL)),
+    ("PKG001", "app-tokenizer", in_app_without("tokenizer.json")),
+    ("PKG001", "listed", lambda draft: draft.set("manifest.json", "files.notes", {"bytes": 1, "sha256": "0" * 64})),
+    ("PKG001", "app-weights", in_app_without(WEIGHTS)),
     ("PKG002", "cut", cut("executor.json")),
     ("PKG002", "list", lambda draft: draft.write("context.json", b"[]")),
     ("PKG002", "not-utf8", lambda draft: draft.write("tokenizer.json", b'{"a": "\xff"}')),
@@ -186,10 +239,13 @@ FIRES: list[tuple[str, str, Spoil]] = [
     ("PKG004", "link", link_out),
     ("PKG004", "path", executor("tokenizer", "path", "../tokenizer.json")),
     ("PKG005", "absolute", executor("tokenizer", "path", "/data/storage/tokenizer.json")),
+    ("PKG005", "app", in_app),
     ("PKG006", "folder", llm(embedding_weights=f"./{ROWS}")),
     ("PKG007", "backslash", executor("autoregressive", "model_path", f".\\{MODEL}")),
     ("PKG007", "drive", executor("autoregressive", "weight_path", "C:/models")),
     ("PKG008", "no-folder", executor("autoregressive", "weight_path", "weights")),
+    ("PKG009", "mixed", executor("tokenizer", "path", f"{ON_DEVICE}/tokenizer.json")),
+    ("PKG009", "two-folders", lambda draft: (in_app(draft), executor("tokenizer", "path", "/data/t.json")(draft))),
     ("PKG010", "key", lambda draft: draft.drop("executor.json", "llm_config.num_attention_heads")),
     ("PKG010", "section", lambda draft: draft.drop("context.json", "sampler")),
     ("PKG011", "text", llm(num_hidden_layers="2")),
@@ -233,7 +289,7 @@ FIRES: list[tuple[str, str, Spoil]] = [
     ("PKG034", "mask", compiled(inputs=like("attention_mask", shape=(1, 1, -1, 2 * CONTEXT)))),
     ("PKG035", "step", compiled(inputs=like("input_embed", shape=(1, 32, HIDDEN)))),
     ("PKG036", "input", compiled(inputs=without("embed_scales"))),
-    ("PKG036", "no-llm", compiled(inputs=lambda _: [TensorIO("image", "float", (1, 3))], outputs=without("lm_logits"))),
+    ("PKG089", "no-llm", compiled(inputs=lambda _: [TensorIO("image", "float", (1, 3))], outputs=without("lm_logits"))),
     ("PKG036", "output", compiled(outputs=without("lm_logits"))),
     ("PKG037", "dtype", compiled(inputs=like("input_embed", dtype="float"))),
     ("PKG038", "wide", compiled(inputs=like("past_", dtype="float"))),
@@ -282,7 +338,7 @@ FIRES: list[tuple[str, str, Spoil]] = [
     ("PKG087", "portable", lambda draft: draft.header(modeltype=3)),
     ("PKG088", "cut", cut(WEIGHTS)),
     ("PKG088", "grown", lambda draft: draft.write(WEIGHTS, draft.path(WEIGHTS).read_bytes() + b"\0")),
-    ("PKG100", "end", cut(WEIGHTS)),
+    ("PKG100", "end", entry(f"{QKV}.codes", offset=1 << 40)),
     ("PKG100", "elsewhere", entry(f"{QKV}.codes", location="../weights")),
     ("PKG100", "length", entry(f"{QKV}.codes", length=1)),
     ("PKG100", "no-number", entry(f"{QKV}.codes", offset="first")),
@@ -296,6 +352,7 @@ FIRES: list[tuple[str, str, Spoil]] = [
     ("PKG107", "matrix", one_number),
     ("PKG108", "matrix", array(f"{QKV}.codes", lambda found: np.full_like(found, 0x88))),
     ("PKG108", "norm", array("model.norm.weight", np.zeros_like)),
+    ("PKG109", "wiped", wiped),
     ("PKG110", "cut", cut("manifest.json")),
     ("PKG110", "facts", lambda draft: draft.set("manifest.json", "simulated", "yes")),
     ("PKG110", "hash", lambda draft: draft.set("manifest.json", "files", {WEIGHTS: {"bytes": 1, "sha256": 5}})),
@@ -304,11 +361,16 @@ FIRES: list[tuple[str, str, Spoil]] = [
     ("PKG113", "unlisted", lambda draft: draft.write("notes.txt", b"x")),
     ("PKG114", "chip", lambda draft: draft.set("manifest.json", "build.chip", "Kirin9020")),
     ("PKG114", "kind", lambda draft: draft.set("manifest.json", "simulated", False)),
+    ("PKG115", "theta", llm(rope_theta=500_000)),
     ("PKG115", "context", lambda draft: draft.set("manifest.json", "build.context", 4096)),
+    ("PKG116", "shorter", context("generate_options.max_gen_tokens", 7)),
+    ("PKG116", "as-long", lambda draft: draft.write("context.json", draft.path("context.json").read_bytes()[::-1])),
     ("PKG120", "stray", lambda draft: draft.write("notes.txt", b"x")),
     ("PKG121", "tokens", api_config(maxGenTokens=7)),
     ("PKG121", "model", api_config(modelPath="/data/other.omc")),
-    ("PKG122", "space", lambda draft: draft.write("my model.bin", b"x")),
+    ("PKG121", "folder", api_config(weightDir="weights")),
+    ("PKG121", "stop", api_config(stopSeq="<|end|>")),
+    ("PKG122", "dash", under_another_name),
 ]
 """Code of a rule, a word for the case, and what to do to a clean package to make the rule fire."""
 
@@ -317,7 +379,15 @@ STAYS_CLEAN: list[tuple[str, Spoil]] = [
     ("elsewhere", made_elsewhere),
     ("bom", lambda draft: draft.write("context.json", b"\xef\xbb\xbf" + draft.path("context.json").read_bytes())),
     ("api-config", same_api_config),
-    ("qwen", llm(model_type="qwen2", rope_theta=1_000_000)),
+    ("api-config-of-an-app", api_config(weightDir="/data/app/qwen2/", tokenizerPath="/data/app/qwen2/tokenizer.json")),
+    ("app", in_app),
+    ("keep-file", lambda draft: draft.write(".gitkeep", b"")),
+    ("qwen", qwen_with_fallback),
+    ("distilled-qwen", recorded_fallback),
+    ("merged-caches", official("is_kv_cache_merge", inputs=shorter_cache)),
+    ("dynamic-caches", official("enable_dynamic_kv_cache", inputs=like("past_", shape=(-1, KV_HEADS, 1, 32)))),
+    ("open-caches", official(inputs=like("past_", shape=(-1, KV_HEADS, 1, 32)))),
+    ("topk", official("enable_lm_head_topk", outputs=like("lm_logits", shape=(1, -1, 64)))),
     ("head-size-note-only", llm(num_attention_heads=8)),
     ("zero-row", lambda draft: (scale(5, 0.0)(draft), rows(zero_row)(draft))),
     ("elsewhere-flags", lambda draft: (made_elsewhere(draft), draft.llm(is_kv_cache_merge=True))),

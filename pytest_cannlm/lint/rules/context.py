@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pytest_cannlm.lint.facts import CONTEXT, PackageFacts
+from pytest_cannlm.compat.places import CONTEXT
+from pytest_cannlm.lint.facts import PackageFacts
 from pytest_cannlm.lint.finding import Problem, RuleBook
 from pytest_cannlm.lint.schema import CONTEXT_DEFAULTS
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_cannlm.lint.facts import CONTEXT, EXECUTOR, PackageFacts
+from pytest_cannlm.compat.places import CONTEXT, EXECUTOR
+from pytest_cannlm.lint.facts import THETA, PackageFacts
 from pytest_cannlm.lint.finding import CannotLook, Problem, RuleBook
 from pytest_cannlm.lint.schema import COMPILED_FLAGS, NEWER_TOKENIZER_TYPES, TOKENIZER_TYPES
 
@@ -46,13 +47,13 @@ def heads_times_size(facts: PackageFacts) -> Iterator[Problem]:
         yield _number("num_attention_heads", f"{heads} x {size} = {heads * size}", expected, "Compare with config.json")
 
 
-@BOOK.rule("PKG019", "warning", "rope_theta is a fallback value")
+@BOOK.rule("PKG019", "note", "rope_theta may be a fallback value")
 def fallback_theta(facts: PackageFacts) -> Iterator[Problem]:
-    """No Qwen model has 10000, which is what packaging scripts write when they find none; long texts then derail."""
+    """Packaging scripts write 10000 when they find none; of the Qwen models only DeepSeek's distillations have it."""
     theta = facts.setting("llm_config", "rope_theta", object)
     family = facts.setting("llm_config", "model_type", str)
-    if family.lower().startswith("qwen") and theta == _FALLBACK_THETA:
-        yield _number("rope_theta", theta, "rope_theta of config.json, such as 1000000", "Take it from config.json")
+    if family.lower().startswith("qwen") and theta == _FALLBACK_THETA and facts.recorded(*THETA) is None:
+        yield _number("rope_theta", theta, "rope_theta of config.json, often 1000000", "Compare with config.json")
 
 
 @BOOK.rule("PKG020", "error", "a step is longer than the KV cache")
@@ -97,18 +98,18 @@ def answer_above_cache(facts: PackageFacts) -> Iterator[Problem]:
 @BOOK.rule("PKG024", "error", "a flag of another compilation")
 def compiled_flags(facts: PackageFacts) -> Iterator[Problem]:
     """These flags describe how the graph was compiled. A model that was compiled without them is then not created."""
-    present = [flag for flag in COMPILED_FLAGS if _flag(facts, flag) is not None]
+    present = [flag for flag in COMPILED_FLAGS if facts.flag(flag) is not None]
     if present and not facts.own_build:
         raise CannotLook(f"only who compiled the model knows whether {', '.join(present)} fit it")
     for flag in present:
-        yield _number(flag, _flag(facts, flag), "nothing: the build compiles without it", "Take the flag out")
+        yield _number(flag, facts.flag(flag), "nothing: the build compiles without it", "Take the flag out")
 
 
 @BOOK.rule("PKG025", "error", "several KV lengths without merged caches")
 def unmerged_lengths(facts: PackageFacts) -> Iterator[Problem]:
     """The engine asserts that a model whose is_kv_cache_merge is false has one KV length, and ends the process."""
     lengths = sorted({cache.shape[0] for cache in facts.interface.caches().values() if cache.shape})
-    if len(lengths) > 1 and _flag(facts, "is_kv_cache_merge") is False:
+    if len(lengths) > 1 and facts.flag("is_kv_cache_merge") is False:
         found = f"false, with KV lengths {', '.join(map(str, lengths))}"
         yield _number("is_kv_cache_merge", found, "true, or one KV length", "Use another package of this model")
 
@@ -145,10 +146,3 @@ def embedding_type(facts: PackageFacts) -> Iterator[Problem]:
     kind = facts.setting("llm_config", "embedding_input_type", str)
     if kind != "int8":
         yield _number("embedding_input_type", kind, "int8", "Store the embedding as int8 rows with one scale each")
-
-
-def _flag(facts: PackageFacts, flag: str) -> object:
-    try:
-        return facts.setting("llm_config", flag, bool)
-    except CannotLook:
-        return None

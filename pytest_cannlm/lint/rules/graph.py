@@ -1,10 +1,12 @@
-"""PKG030 to PKG039: ``executor.json`` against the inputs and outputs that the compiled graph declares."""
+"""PKG030 to PKG039, and PKG089: ``executor.json`` against the inputs and outputs that the compiled graph declares."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pytest_cannlm.lint.facts import EXECUTOR, PackageFacts
+from pytest_cannlm.compat.package import described_cache
+from pytest_cannlm.compat.places import EXECUTOR
+from pytest_cannlm.lint.facts import PackageFacts
 from pytest_cannlm.lint.finding import CannotLook, Problem, RuleBook
 
 BOOK = RuleBook()
@@ -12,6 +14,7 @@ BOOK = RuleBook()
 _FIX = "Take the number from the checkpoint that the model was built from, or build the package again"
 _INPUTS = ("input_embed", "attention_mask", "position_ids", "new_kv_cache_pos", "embed_scales")
 _OUTPUT = "lm_logits"
+_CACHE_SETTINGS = ("kv_cache_max_len", "num_attention_kv_heads", "num_attention_head_dims")
 _COS = "rope_cos"
 """The rotary table of a simulated model; one row per position of the KV cache."""
 
@@ -39,14 +42,20 @@ def layers(facts: PackageFacts) -> Iterator[Problem]:
 @BOOK.rule("PKG031", "error", "the KV cache is not the graph's")
 def cache_shape(facts: PackageFacts) -> Iterator[Problem]:
     """The engine allocates [kv_cache_max_len, KV heads, 1, head size] per layer and lets the model write into it."""
-    length = facts.count("kv_cache_max_len")
-    described = (length, facts.count("num_attention_kv_heads"), 1, facts.count("num_attention_head_dims"))
-    wrong = {name: at.shape for name, at in facts.interface.caches().items() if at.shape != described}
-    if wrong:
-        name, shape = next(iter(wrong.items()))
-        field = "llm_config.kv_cache_max_len, num_attention_kv_heads, num_attention_head_dims"
-        expected = f"{_dims(shape)}, as {name} of {facts.interface.file}"
-        yield Problem(EXECUTOR, field, _dims(described), expected, _FIX)
+    needed = {key: facts.count(key) for key in _CACHE_SETTINGS}
+    described = described_cache({**facts.executor["llm_config"], **needed})
+    caches = facts.interface.caches()
+    wrong = next((name for name, at in caches.items() if described.contradicts(at.shape)), None)
+    if wrong is not None:
+        field = f"llm_config.{', '.join(_CACHE_SETTINGS)}"
+        found = _dims((needed["kv_cache_max_len"], described.heads, 1, described.head_size))
+        yield Problem(
+            EXECUTOR, field, found, f"{_dims(caches[wrong].shape)}, as {wrong} of {facts.interface.file}", _FIX
+        )
+    for name, at in caches.items():
+        compared = at.shape if described.length else at.shape[1:]
+        if any(axis < 1 for axis in compared):
+            raise CannotLook(f"{facts.interface.file} leaves an axis of {name} open")
 
 
 @BOOK.rule("PKG032", "error", "the hidden size is not the graph's")
@@ -59,6 +68,8 @@ def hidden_size(facts: PackageFacts) -> Iterator[Problem]:
 @BOOK.rule("PKG033", "error", "the vocabulary is not the graph's")
 def vocabulary(facts: PackageFacts) -> Iterator[Problem]:
     """The engine reads vocab_size numbers per position from lm_logits; another size crashes or reads other memory."""
+    if facts.flag("enable_lm_head_topk"):
+        raise CannotLook(f"with enable_lm_head_topk {_OUTPUT} holds the likeliest tokens only")
     compiled = facts.interface.axis(_OUTPUT, 2, rank=3)
     yield from _disagrees(facts, "vocab_size", facts.count("vocab_size"), compiled, _OUTPUT)
 
@@ -87,13 +98,21 @@ def names(facts: PackageFacts) -> Iterator[Problem]:
     declared = {**facts.interface.inputs, **facts.interface.outputs}
     wanted = (*_INPUTS, _OUTPUT)
     missing = [name for name in wanted if name not in declared]
-    if len(missing) == len(wanted):
-        fix = "Use the compiled model of a language model"
-        yield Problem(facts.interface.file, None, "none of them", ", ".join(wanted), fix)
-        return
-    for name in missing:
+    for name in missing if len(missing) < len(wanted) else ():
         yield Problem(
             facts.interface.file, name, "nothing", "an input or output of that name", "Export the model again"
+        )
+
+
+@BOOK.rule("PKG089", "error", "no language model of the engine")
+def language_model(facts: PackageFacts) -> Iterator[Problem]:
+    """The engine binds its inputs and outputs by name and finds none: the model is made for something else."""
+    declared, wanted = {*facts.interface.inputs, *facts.interface.outputs}, (*_INPUTS, _OUTPUT)
+    if not declared.intersection(wanted):
+        shown = ", ".join(list(facts.interface.inputs)[:5])
+        found = f"none of them; its inputs are {shown}" if shown else "none of them"
+        yield Problem(
+            facts.interface.file, None, found, ", ".join(wanted), "Use the compiled model of a language model"
         )
 
 

@@ -1,4 +1,4 @@
-"""PKG110 to PKG115: the manifest beside the package against the package."""
+"""PKG110 to PKG116: the manifest beside the package against the package."""
 
 from __future__ import annotations
 
@@ -6,21 +6,27 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_cannlm.compat.agreement import manifest_agrees
+from pytest_cannlm.compat.agreement import contradictions
 from pytest_cannlm.compat.origin import read_attributes
-from pytest_cannlm.compat.package import ReadCount, inside, read_manifest
-from pytest_cannlm.compat.target import Target
+from pytest_cannlm.compat.package import ReadCount, read_manifest
+from pytest_cannlm.compat.places import CONTEXT, EXECUTOR, MANIFEST, inside
 from pytest_cannlm.errors import PackageError
 from pytest_cannlm.lint.documents import MANIFEST_LIMIT, Broken
-from pytest_cannlm.lint.facts import EXECUTOR, MANIFEST, PackageFacts
+from pytest_cannlm.lint.facts import THETA, PackageFacts
 from pytest_cannlm.lint.finding import CannotLook, Problem, RuleBook
+from pytest_cannlm.lint.renames import renamed
 from pytest_cannlm.models.hashing import file_sha256
 
 BOOK = RuleBook()
 
 HASHED_UNASKED = 1 << 30
 """Packages up to this size are hashed unless that was declined: about a second."""
-_IN_MANIFEST = {"kv_cache_max_len": "context", "prefill_len": "prefill"}
+_IN_MANIFEST = {
+    "kv_cache_max_len": ("build", "context"),
+    "prefill_len": ("build", "prefill"),
+    "rope_theta": THETA,
+}
+"""Settings of ``llm_config``, and where the manifest records them."""
 _FIX = "Build the package again, or take the manifest that belongs to it"
 
 
@@ -47,16 +53,15 @@ def usable(facts: PackageFacts) -> Iterator[Problem]:
 def sizes(facts: PackageFacts) -> Iterator[Problem]:
     """The manifest notes every file as it was built; a cut copy is the usual reason."""
     for name, path, entry in _files(facts):
-        size = path.stat().st_size if path.is_file() else None
-        if size != entry.get("bytes"):
-            found = "no such file" if size is None else f"{size} bytes"
-            yield Problem(name, None, found, f"{entry.get('bytes')} bytes, as {MANIFEST}", _FIX)
+        size = path.stat().st_size
+        if size != entry.get("bytes") and name != CONTEXT:
+            yield Problem(name, None, f"{size} bytes", f"{entry.get('bytes')} bytes, as {MANIFEST}", _FIX)
 
 
 @BOOK.rule("PKG112", "error", "a file has changed since the build")
 def hashes(facts: PackageFacts) -> Iterator[Problem]:
     """Same size and other bytes: edited by hand, mixed up with another build, or damaged."""
-    files = [(name, path, entry) for name, path, entry in _files(facts) if path.is_file()]
+    files = [(name, path, entry) for name, path, entry in _files(facts) if name != CONTEXT]
     total = sum(path.stat().st_size for _, path, _ in files)
     if facts.hashes is False or (facts.hashes is None and total > HASHED_UNASKED):
         raise CannotLook(f"sha256 of {len(files)} files, {total:,} bytes, was not asked for")
@@ -69,10 +74,20 @@ def hashes(facts: PackageFacts) -> Iterator[Problem]:
             yield Problem(name, None, f"sha256 {digest}", expected, _FIX)
 
 
+@BOOK.rule("PKG116", "note", "how to generate was changed since the build")
+def generation(facts: PackageFacts) -> Iterator[Problem]:
+    """Sampling, lengths and stop texts are the user's to change; answers of other settings are other answers."""
+    for name, path, entry in _files(facts):
+        same_size = path.stat().st_size == entry.get("bytes")
+        hashed = same_size and facts.hashes is not False
+        if name == CONTEXT and not (same_size and (not hashed or file_sha256(path) == entry.get("sha256"))):
+            yield Problem(name, None, "edited since the build", f"the file that {MANIFEST} lists", "Nothing, if meant")
+
+
 @BOOK.rule("PKG113", "warning", "a file that the manifest does not list")
 def unlisted(facts: PackageFacts) -> Iterator[Problem]:
     """It was not there when the package was built, and nobody notices when it changes."""
-    listed = _listed(facts)
+    listed = {name.split("/")[0] for name in _listed(facts)} | set(renamed(facts).values())
     for entry in facts.entries:
         if entry.name not in listed:
             yield Problem(entry.name, None, f"a {entry.kind}", f"what {MANIFEST} lists", "Take it out of the package")
@@ -88,21 +103,23 @@ def model_agrees(facts: PackageFacts) -> Iterator[Problem]:
         manifest = read_manifest(facts.manifest_path, ReadCount())
     except PackageError as error:
         raise CannotLook(error.message) from error
-    check = manifest_agrees(container, read_attributes(container), Target(chip="", cann=None), manifest)
-    if check.outcome != "ok":
-        yield Problem(MANIFEST, "build", check.found, f"{check.expected} ({check.expected_from})", _FIX)
+    for said in contradictions(container, read_attributes(container), manifest):
+        yield Problem(MANIFEST, "build", said.manifest, f"{said.file} ({said.place})", _FIX)
 
 
 @BOOK.rule("PKG115", "error", "the manifest contradicts executor.json")
 def executor_agrees(facts: PackageFacts) -> Iterator[Problem]:
-    """Context and prefill length of the build are compiled into the graph."""
-    built = facts.manifest.get("build")
-    if not isinstance(built, Mapping):
+    """Context and prefill length are compiled into the graph, and rope_theta is the checkpoint's own."""
+    if not isinstance(facts.manifest.get("build"), Mapping):
         raise CannotLook(f"{MANIFEST} has no build section")
-    for setting, name in _IN_MANIFEST.items():
-        if name in built and built[name] != facts.count(setting):
-            expected = f"{facts.count(setting)}, as llm_config.{setting} of {EXECUTOR}"
-            yield Problem(MANIFEST, f"build.{name}", str(built[name])[:80], expected, _FIX)
+    for setting, place in _IN_MANIFEST.items():
+        built = facts.recorded(*place)
+        if built is None:
+            continue
+        value = facts.setting("llm_config", setting, object)
+        if value != built:
+            expected = f"{str(value)[:80]}, as llm_config.{setting} of {EXECUTOR}"
+            yield Problem(MANIFEST, ".".join(place), str(built)[:80], expected, _FIX)
 
 
 def _listed(facts: PackageFacts) -> Mapping[str, Any]:
@@ -113,8 +130,8 @@ def _listed(facts: PackageFacts) -> Mapping[str, Any]:
 
 
 def _files(facts: PackageFacts) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:
-    """Listed files that lie in the package, with what the manifest says of them."""
+    """Listed files that are in the package, with what the manifest says of them; another rule names the others."""
     for name, entry in _listed(facts).items():
         path = inside(facts.folder, name)
-        if path is not None and isinstance(entry, Mapping):
+        if path is not None and path.is_file() and isinstance(entry, Mapping):
             yield name, path, entry

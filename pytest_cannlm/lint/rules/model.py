@@ -10,14 +10,14 @@ from pytest_cannlm.container.kirin import SIMULATED_ATTR
 from pytest_cannlm.container.layout import EXTERNAL_WEIGHT_FILE, KIRIN_COMPILED, RUNTIME_GRAPH
 from pytest_cannlm.errors import ContainerError
 from pytest_cannlm.lint.facts import PackageFacts
-from pytest_cannlm.lint.finding import CannotLook, Problem, RuleBook
+from pytest_cannlm.lint.finding import READS_MODEL, CannotLook, Problem, RuleBook
 
 BOOK = RuleBook()
 
 _MODELS = (".omc", ".om")
 
 
-@BOOK.rule("PKG080", "error", "the compiled model is damaged")
+@BOOK.rule(READS_MODEL, "error", "the compiled model is damaged")
 def container(facts: PackageFacts) -> Iterator[Problem]:
     """Loaders check magic, lengths and tables first; a file that was cut or changed on its way is refused or
     crashes.
@@ -81,14 +81,13 @@ def origin(facts: PackageFacts) -> Iterator[Problem]:
     """Whether it fits a device can then not be told before it is loaded; a manifest beside the package helps."""
     model = facts.container
     attributes = read_attributes(model)
-    missing = [
-        name
-        for name, there in (("chip", chip_claims(model, attributes)), ("CANN version", build_version(attributes)))
-        if not there
-    ]
+    platform = model.kirin_platform()
+    unnamed = f"platform code {platform[0]}, a code without a known name" if platform else "no chip"
+    said = ((unnamed, chip_claims(model, attributes)), ("no CANN version", build_version(attributes)))
+    missing = [words for words, there in said if not there]
     if missing and facts.manifest_path is None:
         fix = "Keep a manifest with both, or note them where the package is kept"
-        yield Problem(facts.model_path.name, None, f"no {' and no '.join(missing)}", "both", fix)
+        yield Problem(facts.model_path.name, None, " and ".join(missing), "both", fix)
 
 
 @BOOK.rule("PKG086", "error", "a model for other hardware")

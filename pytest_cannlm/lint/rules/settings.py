@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_cannlm.lint.facts import CONTEXT, EXECUTOR, PackageFacts
+from pytest_cannlm.compat.places import CONTEXT, EXECUTOR
+from pytest_cannlm.lint.facts import PackageFacts
 from pytest_cannlm.lint.finding import CannotLook, Problem, RuleBook
 from pytest_cannlm.lint.schema import CONTEXT_SECTIONS, CONTEXT_SETTINGS, EXECUTOR_SECTIONS, EXECUTOR_SETTINGS, Setting
 from pytest_cannlm.settings import nearest

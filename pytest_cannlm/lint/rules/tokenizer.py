@@ -8,7 +8,8 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from pytest_cannlm.lint.facts import CONTEXT, EXECUTOR, PackageFacts
+from pytest_cannlm.compat.places import CONTEXT, EXECUTOR
+from pytest_cannlm.lint.facts import PackageFacts
 from pytest_cannlm.lint.finding import CannotLook, Problem, RuleBook
 from pytest_cannlm.lint.schema import BPE_TYPES
 

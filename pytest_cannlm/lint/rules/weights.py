@@ -1,22 +1,24 @@
-"""PKG100 to PKG108: the weight file of a simulated model, array by array."""
+"""PKG100 to PKG109: the weight file of a simulated model, array by array."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 
 from pytest_cannlm.container.layout import EXTERNAL_WEIGHT_FILE
 from pytest_cannlm.lint.facts import PackageFacts
 from pytest_cannlm.lint.finding import CannotLook, Problem, RuleBook
 from pytest_cannlm.lint.graph import Stored
-from pytest_cannlm.lint.numbers import LEAST_NEGATIVE, Matrix, matrix_of
+from pytest_cannlm.lint.numbers import LEAST_NEGATIVE, Look, Matrix, matrix_of
 
 BOOK = RuleBook()
 
 PAGE, BLOCK = 4096, 512
 _ARRAYS = ("codes", "high", "low", "scales", "values")
+_MOST_ZEROS, _ADJACENT = 0.05, 3
+"""Share of the weights that adjacent tensors of zeros may hold, and how many tensors make such a run."""
 _REBUILD = "Quantize the checkpoint again; check the quantizer's setting for this chip"
 
 
@@ -27,7 +29,7 @@ def _at(array: Stored, found: str, expected: str) -> Problem:
 @BOOK.rule("PKG100", "error", "an array that the weight file does not hold")
 def places(facts: PackageFacts) -> Iterator[Problem]:
     """The graph reads every array at a place in the weight file; past its end there is nothing to read."""
-    size = facts.weight_file.stat().st_size
+    size = _whole(facts).stat().st_size
     for array in facts.runtime.arrays:
         if array.location != EXTERNAL_WEIGHT_FILE:
             yield _at(array, f"in {array.location}", f"in {EXTERNAL_WEIGHT_FILE}")
@@ -118,9 +120,45 @@ def zeros(facts: PackageFacts) -> Iterator[Problem]:
     tensors = _tensors(facts)
     for matrix in (*tensors.weights, *tensors.vectors):
         look = facts.look(matrix)
-        if look.constant and not look.low:
+        if _is_empty(look):
             fix = "Compare with the checkpoint"
             yield Problem(EXTERNAL_WEIGHT_FILE, matrix.name, "0 everywhere", "numbers that differ", fix)
+
+
+@BOOK.rule("PKG109", "error", "a stretch of zeros in the weights")
+def stretch(facts: PackageFacts) -> Iterator[Problem]:
+    """Empty layers have their zeros apart; tensors of zeros one behind the other were never written, or wiped."""
+    tensors = _tensors(facts)
+    in_file = sorted((*tensors.weights, *tensors.vectors), key=_start)
+    total = sum(map(_bytes, in_file))
+    for empty, run in groupby(in_file, key=lambda matrix: _is_empty(facts.look(matrix))):
+        found = list(run)
+        share = sum(map(_bytes, found)) / total
+        if empty and len(found) >= _ADJACENT and share > _MOST_ZEROS:
+            words = f"{len(found)} tensors of zeros up to {found[-1].name}, {share:.0%} of the weights"
+            fix = "Copy the file again, or build the package again"
+            yield Problem(EXTERNAL_WEIGHT_FILE, found[0].name, words, "numbers", fix)
+
+
+def _start(matrix: Matrix) -> int:
+    return min(region.offset for region in matrix.arrays.values())
+
+
+def _bytes(matrix: Matrix) -> int:
+    return matrix.rows * matrix.row_bytes
+
+
+def _is_empty(look: Look) -> bool:
+    return look.constant and not look.low
+
+
+def _whole(facts: PackageFacts) -> Path:
+    """The weight file; nothing is said of the inside of one that is shorter than its model says, as others do that."""
+    file = facts.weight_file
+    expected = facts.container.external_weight_size()
+    if expected is not None and file.stat().st_size < expected:
+        raise CannotLook(f"{file.name} is shorter than the {expected} bytes that its model asks for")
+    return file
 
 
 def _misplaced(facts: PackageFacts, unit: int) -> Iterator[Problem]:
@@ -145,7 +183,7 @@ def _tensors(facts: PackageFacts) -> _Tensors:
 
 
 def _read_tensors(facts: PackageFacts) -> _Tensors:
-    file = facts.weight_file
+    file = _whole(facts)
     size = file.stat().st_size
     matrices: dict[str, dict[str, Stored]] = {}
     vectors: dict[str, dict[str, Stored]] = {}
