@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -31,6 +32,7 @@ REFUSALS = (
     "MANIFEST_CONTRADICTS",
     "PACKAGE_INCOMPLETE",
     "PACKAGE_DAMAGED",
+    "PACKAGE_PATH_ABSOLUTE",
     "WEIGHT_SIZE_UNKNOWN",
     "SIMULATED_PACKAGE_ON_DEVICE",
     "REAL_PACKAGE_ON_SIMULATOR",
@@ -165,17 +167,24 @@ def build_version(value: Any) -> str:
 
 
 def refusal_code(value: Any) -> str:
-    """A code that a gate or an engine can refuse a package with; an engine's own are numbers."""
-    if not isinstance(value, str) or not (value in REFUSALS or value.isdecimal()):
+    """A code that a gate or an engine can refuse a package with, as a text; an engine's own are numbers."""
+    code = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(code, str) or not (code in REFUSALS or code.isdecimal()):
+        # by the words of a code: letter by letter CANN_MISMATCH is nearer to CHIP_MISMATCH than to the right one
+        words = set(code.split("_")) if isinstance(code, str) else set()
+        alike = [known for known in REFUSALS if len(words) > 1 and words <= set(known.split("_"))]
         raise ValueError(
-            f"expected a code of the gate or the container, or an engine's number{_meant(value, REFUSALS)}"
+            f"expected a code of the gate or the container, or an engine's number{_meant(code, alike or REFUSALS)}"
         )
-    return value
+    return code
 
 
 def program(value: Any) -> Any:
-    """A program with its arguments, as a tuple of texts; or a callable, as it is."""
+    """A program with its arguments, as a tuple of texts; or a callable, as it is, that does its work when called."""
     if callable(value):
+        for only_begins in (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction):
+            if only_begins(value) or only_begins(type(value).__call__):
+                raise ValueError("expected a callable that runs when it is called; this one is async or a generator")
         return value
     try:
         words = tuple(text(word) for word in value) if isinstance(value, (list, tuple)) else ()

@@ -325,6 +325,11 @@ class RefusesLoad(Marker):
     at: Literal["gate", "engine"] = argument(one_of("gate", "engine"), "gate")
     within_s: float | None = argument(positive, None)
 
+    @property
+    def wrong(self) -> str:
+        """Which of cann, chip and damage is wrong with the copy."""
+        return next(name for name in ("cann", "chip", "damage") if getattr(self, name) is not None)
+
     def validate(self) -> None:
         """Exactly one thing is wrong with the copy, so that the refusal has one cause; and it can be noticed there."""
         if sum(wrong is not None for wrong in (self.cann, self.chip, self.damage)) != 1:

@@ -171,6 +171,10 @@ class FakeReference:
         rows = scripted_logits(ids, first)
         yield rows + self.noise * np.random.default_rng(7).standard_normal(rows.shape).astype("f4")
 
+    def logits_of(self, texts: Sequence[tuple[Sequence[int], int]]) -> Iterator[Any]:
+        for text in texts:
+            yield from self.logits(*text)
+
     def generate(self, ids: Sequence[int], max_new_tokens: int) -> list[int]:
         return list(self.tokens)
 

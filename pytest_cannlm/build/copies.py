@@ -1,4 +1,8 @@
-"""Copies of a package that claim something else or are damaged, made of links so that they cost next to nothing."""
+"""Copies of a package: some that claim something else or are damaged, and some to give away. They cost next to nothing.
+
+What an engine or the gate gets is made of links, because they only read. What a program of somebody else gets, which
+may write, is no link anywhere: nothing that it does there reaches the package.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,16 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from pytest_cannlm.build.cache import link_or_copy
-from pytest_cannlm.build.folder import MANIFEST, PACKAGE_DIR, PackageFolder
+from pytest_cannlm.build.folder import MANIFEST, PACKAGE_DIR, PackageFolder, read_object
 from pytest_cannlm.build.package import facts_of
 from pytest_cannlm.compat.damage import DAMAGES
 from pytest_cannlm.container.kirin import relabel_omc
 from pytest_cannlm.errors import UsageError
 
-_KEPT_BYTES = 1 << 20
-"""How much of a damaged file is copied at most: what comes behind it is not looked at."""
-_HEADER_BYTES = 16
+_WHOLE_BYTES = 32 << 20
+"""Files up to this size are copied whole into a stand-in: every text, vocabulary and graph, and no real weights."""
 
 
 def relabel(
@@ -26,7 +28,8 @@ def relabel(
 ) -> PackageFolder:
     """A copy of a package that claims to be built for another CANN or chip, or is damaged, and is otherwise the same.
 
-    Files that do not change are links where the file system has them; the source stays as it is.
+    Files that do not change are links where the file system has them, so the copy is for readers only. What changes is
+    written to files of its own: making the copy never writes through a link.
 
     Args:
         source: the package to copy.
@@ -37,62 +40,82 @@ def relabel(
 
     Raises:
         UsageError: an unknown damage, or one of something that the package does not have.
-        PackageError: the source's ``executor.json`` cannot be used.
+        PackageError: the source's ``executor.json`` or manifest cannot be used.
     """
     if damage is not None and damage not in DAMAGES:
         raise UsageError("unknown damage", field="damage", found=damage, expected="one of " + ", ".join(DAMAGES))
-    package = dest / PACKAGE_DIR
-    package.mkdir(parents=True)
-    for name in _files_of(source.package):
-        target = package / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        link_or_copy((source.package / name).resolve(), target)
-    model = source.model.relative_to(source.package)
+    copy = _copied(source, dest, link_or_copy)
     if cann or chip:
-        relabel_omc(source.package / model, package / model, build_version=cann, chip=chip)
-    if damage is not None and damage in _BROKEN:
-        _break(source, package, damage)
-    if source.manifest is None:
-        if damage == "stale-manifest":
-            raise _nothing_to_break(source, damage, "a manifest.json beside the package")
-        return PackageFolder(package, None, {})
-    data = json.loads(source.manifest.read_text(encoding="utf-8"))
-    if damage == "stale-manifest":
-        _make_stale(data, source)
-    elif damage is None:
-        _let_agree(data, package / model, {"cann": cann, "chip": chip})
-    manifest = dest / MANIFEST
-    manifest.write_text(json.dumps(data, indent=1), encoding="utf-8")
-    return PackageFolder(package, manifest, data)
+        relabel_omc(source.model, copy.model, build_version=cann, chip=chip)
+    if damage is not None:
+        _spoil(source, copy, damage)
+    elif copy.manifest is not None:
+        _let_agree(copy.manifest, copy.model, {"cann": cann, "chip": chip})
+    return _as_it_says(copy)
 
 
-def _files_of(folder: Path) -> list[Path]:
-    return [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
+def stand_in(source: PackageFolder, dest: Path) -> PackageFolder:
+    """A copy of a package for a program that may do anything with it: every file is the copy's own.
+
+    Files up to 32 MiB are whole. Of a larger one only the size and the first bytes are the original's, the rest is a
+    hole, which takes no space where the file system has holes.
+
+    Args:
+        source: the package to copy; it may be broken.
+        dest: folder to create; it must not exist.
+    """
+    return _copied(source, dest, _stand_in)
 
 
-def _let_agree(data: dict[str, Any], model: Path, claimed: Mapping[str, str | None]) -> None:
+def _copied(source: PackageFolder, dest: Path, copy_file: Callable[[Path, Path], object]) -> PackageFolder:
+    copy = PackageFolder(dest / PACKAGE_DIR, dest / MANIFEST if source.manifest else None, source.data)
+    copy.package.mkdir(parents=True)
+    for path in sorted(source.package.rglob("*")):
+        if path.is_file():
+            target = copy.package / path.relative_to(source.package)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            copy_file(path.resolve(), target)
+    if source.manifest and copy.manifest:
+        shutil.copyfile(source.manifest, copy.manifest)
+    return copy
+
+
+def _stand_in(original: Path, copy: Path) -> None:
+    size = original.stat().st_size
+    if size <= _WHOLE_BYTES:
+        shutil.copyfile(original, copy)
+        return
+    with original.open("rb") as file:
+        copy.write_bytes(file.read(1 << 16))
+    os.truncate(copy, size)
+
+
+def _as_it_says(copy: PackageFolder) -> PackageFolder:
+    return copy if copy.manifest is None else PackageFolder(copy.package, copy.manifest, read_object(copy.manifest))
+
+
+def _let_agree(manifest: Path, model: Path, claimed: Mapping[str, str | None]) -> None:
     """Let a manifest say what the relabelled model says, as far as it said anything of it."""
-    build, files = data.get("build", {}), data.get("files", {})
+    data = read_object(manifest)
+    build, files = (part if isinstance(part, dict) else {} for part in (data.get("build"), data.get("files")))
     build.update({key: value for key, value in claimed.items() if value and key in build})
     if model.name in files:
         files[model.name] = facts_of(model)
+    manifest.write_text(json.dumps(data, indent=1), encoding="utf-8")
 
 
-def _make_stale(data: dict[str, Any], source: PackageFolder) -> None:
-    """Let a manifest name other sizes than those of the files."""
-    if not data.get("files"):
-        raise _nothing_to_break(source, "stale-manifest", "sizes of files in manifest.json")
-    for facts in data["files"].values():
-        facts["bytes"] += 1
-
-
-def _break(source: PackageFolder, package: Path, damage: str) -> None:
-    original, break_file = (source.weights if damage in _OF_WEIGHTS else source.model), _BROKEN[damage]
-    if not original.is_file():
-        raise _nothing_to_break(source, damage, f"a file {original.name}")
-    copy = package / original.relative_to(source.package)
-    copy.unlink()  # never through the link: the original must stay whole
-    break_file(original, copy)
+def _spoil(source: PackageFolder, copy: PackageFolder, damage: str) -> None:
+    kind = DAMAGES[damage]
+    original: Path | None = getattr(source, kind.part)
+    damaged: Path | None = getattr(copy, kind.part)
+    if original is None or damaged is None or not original.is_file():
+        needed = f"a {MANIFEST} beside the package" if original is None else f"a file {original.name}"
+        raise _nothing_to_break(source, damage, needed)
+    damaged.unlink()  # never through the link: the original must stay whole
+    try:
+        kind.spoil(original, damaged)
+    except ValueError as error:
+        raise _nothing_to_break(source, damage, f"another {original.name} ({error})") from error
 
 
 def _nothing_to_break(source: PackageFolder, damage: str, needed: str) -> UsageError:
@@ -104,39 +127,3 @@ def _nothing_to_break(source: PackageFolder, damage: str, needed: str) -> UsageE
         expected=needed,
         remedy="Choose another damage",
     )
-
-
-def _cut(original: Path, copy: Path) -> None:
-    copy.write_bytes(_beginning(original, original.stat().st_size // 2))
-
-
-def _without_header(original: Path, copy: Path) -> None:
-    copy.write_bytes(bytes(_HEADER_BYTES) + _beginning(original, _KEPT_BYTES)[_HEADER_BYTES:])
-    os.truncate(copy, original.stat().st_size)
-
-
-def _pointer(original: Path, copy: Path) -> None:
-    lines = ("version https://git-lfs.github.com/spec/v1", f"oid sha256:{'0' * 64}", f"size {original.stat().st_size}")
-    copy.write_bytes("".join(f"{line}\n" for line in lines).encode())
-
-
-def _longer(original: Path, copy: Path) -> None:
-    shutil.copyfile(original, copy)
-    with copy.open("ab") as file:
-        file.write(_beginning(original, 64))
-
-
-def _beginning(file: Path, length: int) -> bytes:
-    with file.open("rb") as opened:
-        return opened.read(min(length, _KEPT_BYTES))
-
-
-_OF_WEIGHTS = ("truncate", "missing-weights")
-_BROKEN: Mapping[str, Callable[[Path, Path], None]] = {
-    "truncate": _cut,
-    "missing-weights": lambda original, copy: None,
-    "header": _without_header,
-    "empty": lambda original, copy: copy.touch(),
-    "pointer": _pointer,
-    "trailing": _longer,
-}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pytest_cannlm.compat import strictjson
+from pytest_cannlm.compat.places import in_package, inside
 from pytest_cannlm.container.layout import EXTERNAL_WEIGHT_FILE
 from pytest_cannlm.errors import PackageError
 
@@ -45,31 +46,48 @@ class PackageFolder:
         Raises:
             PackageError: it is missing or is no JSON object.
         """
-        path = self.package / EXECUTOR
-        try:
-            data = json.loads(path.read_text(encoding="utf-8-sig"))
-        except (OSError, ValueError) as error:
-            raise PackageError(
-                "executor.json cannot be read", file=path, found=error, code="PACKAGE_DAMAGED"
-            ) from error
-        if not isinstance(data, dict):
-            raise PackageError("executor.json is no JSON object", file=path, code="PACKAGE_DAMAGED")
-        return data
+        return read_object(self.package / EXECUTOR)
 
     @property
     def context(self) -> int:
-        """Positions of the KV cache: ``kv_cache_max_len``, prompt and generated tokens together."""
-        return int(self._setting("llm_config", "kv_cache_max_len"))
+        """Positions of the KV cache: ``kv_cache_max_len``, prompt and generated tokens together.
+
+        Raises:
+            PackageError: ``executor.json`` does not say it as a whole number.
+        """
+        said = self._setting("llm_config", "kv_cache_max_len")
+        if not isinstance(said, int) or isinstance(said, bool):
+            raise PackageError(
+                "executor.json does not say what it must",
+                file=self.package / EXECUTOR,
+                field="llm_config.kv_cache_max_len",
+                found=repr(said),
+                expected="a whole number",
+                code="PACKAGE_DAMAGED",
+            )
+        return said
 
     @property
     def model(self) -> Path:
-        """The compiled model that ``executor.json`` names."""
-        return self.package / str(self._setting("autoregressive", "model_path"))
+        """The compiled model that ``executor.json`` names; never outside the package."""
+        return self._place("model_path")
 
     @property
     def weights(self) -> Path:
-        """Where the external weights lie, if the model has any."""
-        return self.package / str(self._setting("autoregressive", "weight_path")) / EXTERNAL_WEIGHT_FILE
+        """Where the external weights lie, if the model has any; never outside the package."""
+        return self._place("weight_path") / EXTERNAL_WEIGHT_FILE
+
+    def _place(self, key: str) -> Path:
+        name = in_package(self.executor, str(self._setting("autoregressive", key)))
+        if inside(self.package, name) is None:
+            raise PackageError(
+                "executor.json names a place outside the package",
+                file=self.package / EXECUTOR,
+                field=f"autoregressive.{key}",
+                found=name,
+                code="PACKAGE_DAMAGED",
+            )
+        return self.package / name
 
     def _setting(self, section: str, key: str) -> Any:
         try:
@@ -81,6 +99,25 @@ class PackageFolder:
                 field=f"{section}.{key}",
                 code="PACKAGE_DAMAGED",
             ) from error
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a package, whatever else may stand there.
+
+    Raises:
+        PackageError: it is missing, is no JSON in UTF-8 without a doubt, or no object.
+    """
+    try:
+        data = strictjson.parse(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise PackageError(
+            f"{path.name} cannot be read", file=path, found=error, expected="a JSON object", code="PACKAGE_DAMAGED"
+        ) from error
+    if not isinstance(data, dict):
+        raise PackageError(
+            f"{path.name} is no JSON object", file=path, found=type(data).__name__, code="PACKAGE_DAMAGED"
+        )
+    return data
 
 
 def locate_package(path: Path) -> PackageFolder:
@@ -102,11 +139,7 @@ def locate_package(path: Path) -> PackageFolder:
     manifest = _manifest_of(package)
     if manifest is None:
         return PackageFolder(package, None, {})
-    try:
-        data = json.loads(manifest.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise PackageError("the manifest is not JSON", file=manifest, found=error) from error
-    return PackageFolder(package, manifest, data)
+    return PackageFolder(package, manifest, read_object(manifest))
 
 
 def find_package(path: Path) -> PackageFolder | None:
@@ -133,4 +166,5 @@ def _looks_like_package(folder: Path) -> bool:
 
 def _manifest_of(package: Path) -> Path | None:
     manifest = package.parent / MANIFEST
-    return manifest if package.name == PACKAGE_DIR and manifest.is_file() else None
+    there = package.name == PACKAGE_DIR and manifest.is_file()
+    return manifest if there and inside(package.parent, MANIFEST) else None

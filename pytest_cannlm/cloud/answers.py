@@ -31,14 +31,15 @@ class Completion:
     """The name under which it is answered."""
     pieces: tuple[str, ...]
     finish: str
-    """``stop``, or ``length`` where the limit of tokens cut it."""
+    """``stop``, also where a stop text of the question cut it, or ``length`` where the limit of tokens did."""
     id: str
     created: int
 
     @classmethod
     def of(cls, question: Question, text: str, *, model: str) -> Completion:
-        """``text`` as the answer, cut at the question's limit."""
-        pieces = pieces_of(text)
+        """``text`` as the answer, cut where one of the question's stop texts begins, then at its limit."""
+        found = [place for stop in question.stop if (place := text.find(stop)) >= 0]
+        pieces = pieces_of(text[: min(found, default=len(text))])
         limit = len(pieces) if question.max_tokens is None else question.max_tokens
         return cls(
             question=question,

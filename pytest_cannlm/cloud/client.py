@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pytest_cannlm.cloud.secret import Secret
 from pytest_cannlm.errors import CloudError, UsageError
@@ -20,7 +23,9 @@ _SNAPSHOT = re.compile(r"-\d{4}-?\d{2}-?\d{2}")
 """What an endpoint may add to the name that was asked for: the date of the model's snapshot."""
 _MOST_SAID = 300
 _LONGEST_S = 86400.0
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_LARGEST_ANSWER = 16 * 1024 * 1024
+"""Characters of an answer, with the form around its text."""
+_LARGEST_ERROR = 64 * 1024
 _REASONS = {
     401: "CLOUD_KEY_REFUSED",
     403: "CLOUD_KEY_REFUSED",
@@ -45,17 +50,23 @@ class CloudModel:
     """A model at an endpoint."""
 
     base_url: str
-    """Up to and with ``/v1``."""
+    """Up to and with ``/v1``; HTTPS, unless it leads to the loopback interface."""
     key: Secret
     model: str
     timeout_s: float = 60.0
-    """Most seconds for the whole answer."""
+    """Most seconds for the whole answer, from the look-up of the host's name to the last byte."""
 
     def __post_init__(self) -> None:
         """Refuse what could not be sent, without showing the key."""
-        url = urlsplit(self.base_url)
-        if url.scheme not in ("http", "https") or not url.hostname:
-            raise UsageError("the base URL of the cloud endpoint is none", found=self.host, expected="https://HOST/v1")
+        url = _split(self.base_url)
+        if url is None:
+            raise UsageError("the base URL of the cloud endpoint is none", expected="https://HOST/v1")
+        if url.scheme != "https" and not _is_loopback(url):
+            raise UsageError(
+                "the key and the prompt would be sent in the clear",
+                found=f"http to {self.host}",
+                expected="https, or http to the loopback interface",
+            )
         if not self.key.isascii() or not self.key.isprintable() or " " in self.key:
             raise UsageError(
                 "the key of the cloud endpoint cannot be sent: it has characters that a header cannot hold"
@@ -65,6 +76,9 @@ class CloudModel:
                 "the time limit is none", found=self.timeout_s, expected=f"seconds, at most {_LONGEST_S:g}"
             )
         object.__setattr__(self, "key", Secret(self.key))  # a plain text given as the key would be shown
+
+    def __repr__(self) -> str:
+        return f"CloudModel({self.model!r} at {self.host!r}, timeout_s={self.timeout_s!r})"
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], *, timeout_s: float = 60.0) -> CloudModel:
@@ -94,11 +108,14 @@ class CloudModel:
         import httpx
 
         failure: CloudError
+        answered: Future[CloudAnswer] = Future()
+        # A thread, because nothing else ends in time whatever stage it is in: a look-up of a name, headers that drip.
+        threading.Thread(target=self._answer_into, args=(answered, prompt), name="cloud answer", daemon=True).start()
         try:
-            return self._stream(prompt)
+            return answered.result(self.timeout_s)
         except CloudError as error:
             failure = error
-        except httpx.TimeoutException:
+        except (TimeoutError, httpx.TimeoutException):
             failure = self._out_of_time()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             code = "CLOUD_CUT" if isinstance(error, httpx.RemoteProtocolError) else "CLOUD_UNREACHABLE"
@@ -106,30 +123,51 @@ class CloudModel:
         # raised here, so that no frame of the HTTP library, which holds the key, is part of the traceback
         raise failure.with_traceback(None) from None
 
+    def _answer_into(self, answered: Future[CloudAnswer], prompt: str) -> None:
+        try:
+            answered.set_result(self._stream(prompt))
+        except BaseException as error:  # raised where the answer is waited for
+            answered.set_exception(error)
+
     def _stream(self, prompt: str) -> CloudAnswer:
         import httpx
 
         body = {"model": self.model, "messages": [{"role": "user", "content": prompt}], "stream": True}
         deadline = time.monotonic() + self.timeout_s
         url = f"{self.base_url.rstrip('/')}/chat/completions"
-        remote = urlsplit(self.base_url).hostname not in _LOOPBACK  # no proxy ever sees the loopback interface
+        remote = not _is_loopback(urlsplit(self.base_url))  # no proxy ever sees the loopback interface
         with httpx.stream(
             "POST", url, json=body, auth=self._authorize, timeout=self.timeout_s, trust_env=remote
         ) as response:
+            received = self._received(response, deadline)
             if response.status_code != httpx.codes.OK:
-                response.read()
-                raise self._refused(response)
-            return self._collected(self._events(response, deadline))
+                raise self._refused(response.status_code, received)
+            return self._collected(self._events(received))
 
     def _authorize(self, request: httpx.Request) -> httpx.Request:
         """As a function of the request: the key stands in no local variable on the way there."""
         request.headers["Authorization"] = f"Bearer {self.key}"
         return request
 
-    def _events(self, response: httpx.Response, deadline: float) -> Iterator[Mapping[str, Any]]:
-        for line in response.iter_lines():
+    def _received(self, response: httpx.Response, deadline: float) -> Iterator[str]:
+        """The body as it comes, as long as there is time: when it is out, nobody waits for this thread any more."""
+        for text in response.iter_text():
             if time.monotonic() > deadline:
                 raise self._out_of_time()
+            yield text
+
+    def _lines(self, received: Iterator[str]) -> Iterator[str]:
+        rest, size = "", 0
+        for text in received:
+            size += len(text)
+            if size > _LARGEST_ANSWER:
+                raise self._failed("does not end its answer", "CLOUD_CUT", f"more than {_LARGEST_ANSWER} characters")
+            *lines, rest = (rest + text).split("\n")
+            yield from lines
+        yield rest
+
+    def _events(self, received: Iterator[str]) -> Iterator[Mapping[str, Any]]:
+        for line in self._lines(received):
             if not line.startswith("data:"):
                 continue
             data = line.removeprefix("data:").strip()
@@ -137,7 +175,7 @@ class CloudModel:
                 return
             try:
                 event = json.loads(data)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise self._failed("sent what is no answer", "CLOUD_CUT", data[:_MOST_SAID]) from None
             if not isinstance(event, Mapping) or event.get("error"):
                 raise self._failed("broke off its answer", "CLOUD_CUT", event)
@@ -166,12 +204,14 @@ class CloudModel:
             name.startswith(self.model) and _SNAPSHOT.fullmatch(name, len(self.model)) is not None
         )
 
-    def _refused(self, response: httpx.Response) -> CloudError:
+    def _refused(self, status: int, received: Iterator[str]) -> CloudError:
+        text = ""
+        while len(text) <= _LARGEST_ERROR and (more := next(received, "")):
+            text += more
         try:
-            said = response.json()["error"]["message"]
-        except (ValueError, KeyError, TypeError):
-            said = response.text
-        status = response.status_code
+            said = json.loads(text)["error"]["message"]
+        except (ValueError, RecursionError, KeyError, TypeError):
+            said = text
         return self._failed(
             "refused the request", _REASONS.get(status, "CLOUD_FAILED"), f"HTTP {status}: {str(said)[:_MOST_SAID]}"
         )
@@ -182,3 +222,19 @@ class CloudModel:
     def _failed(self, what: str, code: str, found: object, *, expected: str | None = None) -> CloudError:
         shown = self.key.hidden_in(str(found)) or type(found).__name__
         return CloudError(f"the cloud endpoint {self.host} {what}", code=code, found=shown, expected=expected)
+
+
+def _split(url: str) -> SplitResult | None:
+    """The parts of a URL of HTTP; None where it is none."""
+    try:
+        parts = urlsplit(url)
+        return parts if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 else None
+    except ValueError:  # of an address or a port that is none
+        return None
+
+
+def _is_loopback(url: SplitResult) -> bool:
+    try:
+        return ipaddress.ip_address(url.hostname or "").is_loopback
+    except ValueError:
+        return url.hostname == "localhost"

@@ -1,8 +1,9 @@
 """Which chip this is, asked before anything is loaded: a load is never the test of the chip.
 
 The order is that of the device's own sources: the boot parameter that the NPU runtime reads, the system capability of
-the LLM engine, the kernel's command line. The first one that gives a definite answer counts. The NPU runtime's own list
-of devices needs native code: an app that has it passes a probe of its own.
+the LLM engine, the kernel's command line. The first one that names a chip counts. Any other answer, such as the
+capability's ``true``, is shown as evidence and taken for no chip. The NPU runtime's own list of devices needs native
+code: an app that has it passes a probe of its own.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from pytest_cannlm.compat import chips
 OVERRIDE = "CANNLM_CHIP"
 
 _PARAM_S = 5.0
-_KIRIN = re.compile(r"\bkirin[ _-]?[a-z0-9]+", re.IGNORECASE)
+_MOST_SAID = 40
+_KIRIN = re.compile(r"\bkirin[ _-]?[a-z]*[0-9][a-z0-9]*", re.IGNORECASE | re.ASCII)
+"""A chip's name has a number; ``kirin`` alone is a family."""
 _HARDWARE = "ohos.boot.hardware"
 _CAPABILITY = "const.SystemCapability.AI.CANN.LLMEngine"
-_CAPABLE_CHIP = "KirinX90"
-"""The one chip whose system has the LLM engine."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Probe:
 
     name: str
     ask: Callable[[], str | None]
-    """The chip in any spelling, or None where this place does not know."""
+    """The chip in any spelling; None, or a text that names no chip, where this place does not know."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,14 @@ class Detected:
     chip: str | None
     """In its one spelling; None where no place knew."""
     where: str
+    """The place that knew; where none did, every place that was asked and what it said instead."""
 
     def __str__(self) -> str:
         return f"the chip is {self.chip} ({self.where})" if self.chip else f"the chip is not known ({self.where})"
 
 
 def detect_chip(probes: Sequence[Probe] | None = None, *, environment: Mapping[str, str] | None = None) -> Detected:
-    """The chip that ``CANNLM_CHIP`` names, else what the first probe with an answer says.
+    """The chip that ``CANNLM_CHIP`` names, else the one that the first probe names.
 
     :param probes: in their order; None: those of the device that this runs on.
     :param environment: None: that of this process.
@@ -57,12 +59,14 @@ def detect_chip(probes: Sequence[Probe] | None = None, *, environment: Mapping[s
     named = (os.environ if environment is None else environment).get(OVERRIDE, "").strip()
     if named:
         return Detected(chips.normalize(named), OVERRIDE)
-    asked = device_probes() if probes is None else probes
-    for probe in asked:
-        found = probe.ask()
-        if found and found.strip():
-            return Detected(chips.normalize(found), probe.name)
-    return Detected(None, "asked: " + (", ".join(probe.name for probe in asked) or "nothing"))
+    asked: list[str] = []
+    for probe in device_probes() if probes is None else probes:
+        said = (probe.ask() or "").strip()
+        chip = chips.normalize(said)
+        if _KIRIN.fullmatch(chip):
+            return Detected(chip, probe.name)
+        asked.append(f"{probe.name} (said {said[:_MOST_SAID]!r})" if said else probe.name)
+    return Detected(None, "asked: " + (", ".join(asked) or "nothing"))
 
 
 def device_probes(
@@ -70,16 +74,15 @@ def device_probes(
 ) -> tuple[Probe, ...]:
     """The probes of a device: its parameters, then the kernel's command line.
 
+    That a system has the LLM engine does not say which chip it is: that parameter is asked to be shown.
+
     :param param: the value of a system parameter, or None; None: the system's ``param get``.
     """
     get = param or read_parameter
 
-    def capable() -> str | None:
-        return _CAPABLE_CHIP if (get(_CAPABILITY) or "").strip().casefold() == "true" else None
-
     return (
         Probe(f"param get {_HARDWARE}", lambda: get(_HARDWARE)),
-        Probe(f"param get {_CAPABILITY}", capable),
+        Probe(f"param get {_CAPABILITY}", lambda: get(_CAPABILITY)),
         Probe(str(command_line), lambda: _chip_in(command_line)),
     )
 

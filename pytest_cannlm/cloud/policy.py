@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 from pytest_cannlm.cloud.client import CloudModel
 from pytest_cannlm.cloud.detect import Detected, detect_chip
 from pytest_cannlm.compat import chips
-from pytest_cannlm.errors import BothWaysFailed, CannlmError, EngineError, GateRefusal, UsageError
+from pytest_cannlm.errors import BothWaysFailed, CannlmError, CloudError, EngineError, GateRefusal, UsageError
 
 logger = logging.getLogger("pytest_cannlm.fallback")
 
@@ -76,9 +76,6 @@ class Fallback:
         try:
             self._check_chip(step)
             text = self._collected(prompt, step)
-            served_by = f"npu: {self.npu.served_by}"
-            step(f"answered by {served_by}")
-            return Answer(text, "npu", served_by, None, tuple(steps))
         except UsageError:
             raise
         except CannlmError as error:
@@ -86,6 +83,10 @@ class Fallback:
         except Exception as error:
             why = EngineError(f"the NPU way failed: {type(error).__name__}: {error}")
             why.__cause__ = error
+        else:
+            served_by = f"npu: {self._who()}"
+            step(f"answered by {served_by}")
+            return Answer(text, "npu", served_by, None, tuple(steps))
         step(f"the NPU does not answer: {why}")
         if self.cloud is None:
             step("the cloud is not allowed: the prompt stays on this machine")
@@ -115,6 +116,15 @@ class Fallback:
             raise
         return "".join(pieces)
 
+    def _who(self) -> str:
+        """Who computed an answer that is there: one that does not say so is a mistake, and no reason to fall back."""
+        try:
+            return self.npu.served_by
+        except Exception as error:
+            raise EngineError(
+                f"the NPU way answered, and does not say who did: {type(error).__name__}: {error}", field="served_by"
+            ) from error
+
     def _from_cloud(self, prompt: str, why: CannlmError, step: Callable[[str], None], steps: list[str]) -> Answer:
         assert self.cloud is not None
         failure: CannlmError
@@ -124,6 +134,9 @@ class Fallback:
             answer = cloud.ask(prompt)
         except CannlmError as error:
             failure = error
+        except Exception as error:
+            # its text is the app's own, and may hold the key
+            failure = CloudError(f"the cloud cannot be asked: {type(error).__name__}", code="CLOUD_UNREACHABLE")
         else:
             served_by = f"cloud: {answer.model} at {cloud.host}"
             step(f"answered by {served_by}" + ("" if answer.finish == "stop" else f", ended by {answer.finish}"))

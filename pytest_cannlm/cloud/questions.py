@@ -1,16 +1,74 @@
 """Requests for a text, checked as OpenAI's API checks them (its reference of chat completions and completions).
 
-What would change the form of the answer and is not served here is refused, never ignored.
+What would change the form of the answer and is not served here is refused, never ignored, and so is a name that the API
+does not know. What only steers how a model chooses its words (a temperature, a seed, an effort) is checked, and changes
+nothing: the words are scripted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-_UNSERVED = ("tools", "functions", "logprobs", "audio", "echo", "suffix", "best_of")
+_MOST_STOPS = 4
+
+
+def _between(least: float, most: float) -> Callable[[Any], bool]:
+    return lambda value: _is(int | float)(value) and math.isfinite(value) and least <= value <= most
+
+
+def _is(kind: Any) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+_STEERING: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "temperature": (_between(0, 2), "a number from 0 to 2"),
+    "top_p": (_between(0, 1), "a number from 0 to 1"),
+    "presence_penalty": (_between(-2, 2), "a number from -2 to 2"),
+    "frequency_penalty": (_between(-2, 2), "a number from -2 to 2"),
+    "seed": (_is(int), "a whole number"),
+    "logit_bias": (_is(Mapping), "an object"),
+    "metadata": (_is(Mapping), "an object"),
+    "store": (_is(bool), "true or false"),
+    **dict.fromkeys(
+        (
+            "user",
+            "safety_identifier",
+            "prompt_cache_key",
+            "prompt_cache_retention",
+            "service_tier",
+            "reasoning_effort",
+            "verbosity",
+        ),
+        (_is(str), "a text"),
+    ),
+}
+"""What is checked and changes nothing: how a value is right, and how that is said."""
+_UNSERVED: Mapping[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none",),
+    "parallel_tool_calls": (),
+    "functions": ([],),
+    "function_call": ("none",),
+    "logprobs": (False,),
+    "top_logprobs": (),
+    "audio": (),
+    "modalities": (["text"],),
+    "prediction": (),
+    "web_search_options": (),
+    "echo": (False,),
+    "suffix": ("",),
+    "best_of": (1,),
+    "n": (1,),
+    "response_format": ({"type": "text"},),
+}
+"""What would change the form of the answer, with the values beside null that ask for no such change."""
+_READ = frozenset({"model", "stream", "stream_options", "stop", "max_tokens"})
+_READ_OF_CHAT = frozenset({"messages", "max_completion_tokens"})
+_READ_OF_TEXT = frozenset({"prompt"})
 
 
 class ApiError(Exception):
@@ -42,6 +100,8 @@ class Question:
     stream: bool = False
     include_usage: bool = False
     max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    """Where one of these texts begins, the answer ends."""
 
 
 def question_of(body: Any, *, chat: bool, model: str) -> Question:
@@ -58,15 +118,8 @@ def question_of(body: Any, *, chat: bool, model: str) -> Question:
     if asked != model:
         raise ApiError(404, f"The model {asked!r} does not exist.", code="model_not_found", param="model")
     texts = _messages(body.get("messages")) if chat else _prompt(body.get("prompt"))
-    if body.get("n") not in (None, 1) or body.get("n") is True:
-        raise ApiError(400, "Only n=1 is served here.", code="unsupported_value", param="n")
-    for name in _UNSERVED:
-        if body.get(name) not in (None, False, [], {}, ""):
-            raise ApiError(400, f"{name} is not served here.", code="unsupported_parameter", param=name)
-    form = body.get("response_format")
-    if form is not None and form != {"type": "text"}:
-        raise ApiError(400, "Only text is served here.", code="unsupported_value", param="response_format")
-    stream = body.get("stream") or False
+    _check_names(body, read=_READ | (_READ_OF_CHAT if chat else _READ_OF_TEXT))
+    stream = False if body.get("stream") is None else body["stream"]
     if not isinstance(stream, bool):
         raise ApiError(400, "stream must be true or false.", param="stream")
     return Question(
@@ -76,6 +129,7 @@ def question_of(body: Any, *, chat: bool, model: str) -> Question:
         stream=stream,
         include_usage=_include_usage(body.get("stream_options"), stream=stream),
         max_tokens=_max_tokens(body),
+        stop=_stop(body.get("stop")),
     )
 
 
@@ -86,6 +140,21 @@ def texts_in(body: Any) -> tuple[str, ...]:
         return _messages(asked["messages"]) if "messages" in asked else _prompt(asked.get("prompt"))
     except ApiError:
         return ()
+
+
+def _check_names(body: Mapping[str, Any], *, read: frozenset[str]) -> None:
+    """Refuse what is not served or not known, and what steers with a wrong value."""
+    for name, value in body.items():
+        if name in read:
+            continue
+        if name in _STEERING:
+            is_right, form = _STEERING[name]
+            if value is not None and not is_right(value):
+                raise ApiError(400, f"{name} must be {form}.", code="invalid_value", param=name)
+        elif name not in _UNSERVED:
+            raise ApiError(400, f"Unrecognized request argument: {name}", code="unknown_parameter", param=name)
+        elif value is not None and not any(value == plain and type(value) is type(plain) for plain in _UNSERVED[name]):
+            raise ApiError(400, f"This {name} is not served here.", code="unsupported_value", param=name)
 
 
 def _messages(messages: Any) -> tuple[str, ...]:
@@ -139,3 +208,13 @@ def _max_tokens(body: Mapping[str, Any]) -> int | None:
             raise ApiError(400, f"{name} must be a whole number above 0.", param=name)
         return value
     return None
+
+
+def _stop(stop: Any) -> tuple[str, ...]:
+    if stop is None:
+        return ()
+    texts = [stop] if isinstance(stop, str) else stop
+    few = isinstance(texts, list) and 1 <= len(texts) <= _MOST_STOPS
+    if not few or not all(isinstance(text, str) and text for text in texts):
+        raise ApiError(400, f"stop must be a text, or a list of 1 to {_MOST_STOPS} texts.", param="stop")
+    return tuple(texts)

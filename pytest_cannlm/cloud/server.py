@@ -1,57 +1,78 @@
-"""HTTP on the loopback interface: every request gets an answer in the API's own form, malformed ones too."""
+"""HTTP on the loopback interface: what is read is handed over whole, and the answer is sent as it comes back."""
 
 from __future__ import annotations
 
-import hmac
-import json
+import re
 import socket
 import socketserver
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from http.client import responses
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Protocol, cast
+from json import dumps
+from typing import Any, NoReturn, Protocol, cast
 
-from pytest_cannlm.cloud.answers import Completion
 from pytest_cannlm.cloud.questions import ApiError
-from pytest_cannlm.cloud.script import Script
 
 LARGEST_BODY = 4 * 1024 * 1024
 """Bytes of a request's body that are read at most."""
+_LONGEST_LINE = 65536
+_MOST_TRAILERS = 100
 _SILENCE_S = 30.0
 """How long a connection may keep a thread waiting."""
 _POLL_S = 0.1
 """How long closing may wait for the thread that accepts connections."""
+_END_S = 3.0
+"""How long closing waits for all answers that are being made."""
+_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "POST", "PUT", "PATCH"})
+_WITH_A_BODY = frozenset({"POST", "PUT", "PATCH"})
+_CHUNK_SIZE = re.compile(rb"[0-9a-fA-F]{1,8}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpRequest:
+    """A request as it came."""
+
+    method: str
+    path: str
+    """With its query; of what is no HTTP, the first line."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """By lower-case name; several of one name are joined by commas."""
+    body: bytes = b""
+    wrong: ApiError | None = None
+    """Why it is not served as HTTP, whatever it asks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpAnswer:
+    """What goes back, and how."""
+
+    status: int
+    data: Any = None
+    """The JSON; not of a stream."""
+    events: Sequence[Any] | None = None
+    """The JSON of every event of a stream, instead of ``data``."""
+    delay_s: float = 0.0
+    chunk_delay_s: float = 0.0
+    cut_after: int | None = None
+    """Events after which the connection ends; ``data`` ends in its middle."""
 
 
 class Backend(Protocol):
     """What is behind the server."""
 
-    def authorize(self, authorization: str) -> None:
-        """Raise :class:`ApiError` unless the header holds the key."""
-
-    def answer(self, path: str, body: Any) -> Completion | dict[str, Any]:
-        """What a request whose key is right gets; raises :class:`ApiError`."""
-
-    def record(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes, status: int, answer: Completion | None
-    ) -> None:
-        """Remember a request, before its answer goes out."""
-
-    @property
-    def script(self) -> Script:
-        """How to answer now."""
+    def answer(self, request: HttpRequest) -> HttpAnswer:
+        """Called from the connection's own thread; what it remembers is remembered before the answer goes out."""
 
 
 class CloudServer(ThreadingHTTPServer):
-    """Serves one backend on a free port of 127.0.0.1; :meth:`close` leaves no thread behind."""
+    """Serves one backend on a free port of 127.0.0.1."""
 
     daemon_threads = True
-    routes: Mapping[str, str] = {
-        "/v1/chat/completions": "POST",
-        "/v1/completions": "POST",
-        "/v1/models": "GET",
-    }
+    request_queue_size = 128
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -84,126 +105,142 @@ class CloudServer(ThreadingHTTPServer):
         """A client that left in the middle is no news; every other failure has been answered."""
 
     def close(self) -> None:
-        """End every connection and wait for their threads; safe to call twice."""
+        """End every connection, and wait for their threads unless the backend keeps one; safe to call twice."""
         if self.closing.is_set():
             return
         self.closing.set()
         self.shutdown()
         self._accepting.join()
-        for thread, connection in self._connections.items():
+        for connection in self._connections.values():
             with suppress(OSError):  # it has gone by itself
                 connection.shutdown(socket.SHUT_RDWR)
-            thread.join()
+        until = time.monotonic() + _END_S
+        for thread in self._connections:
+            thread.join(max(0.0, until - time.monotonic()))
         self.server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server_version = "cloud_llm"
-    sys_version = ""
     timeout = _SILENCE_S
+    protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     wbufsize = 0
 
-    def do_GET(self) -> None:
-        self._serve()
-
-    do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = do_GET  # noqa: N815 - names of http.server
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: requests are recorded."""
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What is no HTTP is answered with 400 in JSON; there is no telling where a next request would begin."""
-        self.close_connection = True
-        self.command = getattr(self, "command", None) or ""
-        self.request_version = "HTTP/1.1"  # whatever it said it was, it gets headers
-        refused = ApiError(400, f"This is no HTTP request that is served: {message or code}")
-        self._cloud.backend.record(self.command, getattr(self, "path", self.requestline), {}, b"", refused.status, None)
-        with suppress(ConnectionError, TimeoutError):
-            self._send_json(refused.status, refused.as_dict())
-
-    @property
-    def _cloud(self) -> CloudServer:
-        return cast("CloudServer", self.server)
-
-    def _serve(self) -> None:
-        """Answer one request, recorded before the first byte goes out: no client is ahead of the record."""
-        backend, body = self._cloud.backend, b""
-        script = backend.script
-        completion: Completion | None = None
+    def handle_one_request(self) -> None:
+        """Read a request, have it answered, send the answer."""
         try:
-            body = self._read_body()
-            found = self._answer(body)
-            completion, status, data = (
-                (found, 200, found.whole()) if isinstance(found, Completion) else (None, 200, found)
-            )
-        except ApiError as error:
-            status, data = error.status, error.as_dict()
+            request = self._read()
+            if request is not None:
+                self._send(cast("CloudServer", self.server).backend.answer(request))
         except (ConnectionError, TimeoutError):
             self.close_connection = True  # nobody is there any more
-            return
-        backend.record(self.command, self.path, dict(self.headers.items()), body, status, completion)
-        with suppress(ConnectionError, TimeoutError):
-            if not self._pause(script.delay_s):
-                return
-            if completion is not None and completion.question.stream:
-                self._stream(completion, script)
-            else:
-                self._send_json(status, data, cut=completion is not None and script.cut_after is not None)
 
-    def _answer(self, body: bytes) -> Completion | dict[str, Any]:
-        path = self.path.partition("?")[0].rstrip("/")
-        method = self._cloud.routes.get(path)
-        if method is None:
-            raise ApiError(404, f"Unknown request URL: {self.command} {path}", code="unknown_url")
-        if method != self.command:
-            raise ApiError(405, f"Not allowed to {self.command} on {path}.", code="method_not_supported")
-        self._cloud.backend.authorize(self.headers.get("Authorization", ""))
-        if method == "GET":
-            return self._cloud.backend.answer(path, None)
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> NoReturn:
+        """What the standard library calls where it finds no HTTP."""
+        raise ApiError(400, f"This is no HTTP request that is served: {message or code}")
+
+    def _read(self) -> HttpRequest | None:
+        """The next request, with what is wrong with it; None where none comes."""
+        self.command, self.path, self.requestline = "", "", ""
+        self.headers = self.MessageClass()
+        body, wrong = b"", None
+        self.raw_requestline = self.rfile.readline(_LONGEST_LINE + 1)
         try:
-            parsed = json.loads(body)
-        except (ValueError, RecursionError):
-            raise ApiError(400, "The body of your request is not valid JSON.") from None
-        return self._cloud.backend.answer(path, parsed)
+            if len(self.raw_requestline) > _LONGEST_LINE:
+                self.send_error(414, "the first line is too long")
+            if not self.parse_request():
+                self.close_connection = True
+                return None
+            if self.command not in _METHODS or not self.request_version.startswith("HTTP/1."):
+                self.send_error(400, f"{self.command} in {self.request_version}")
+            if self.headers.defects:
+                self.send_error(400, "a header has no name")
+            body = self._body()
+        except ApiError as error:
+            wrong = error
+            self.close_connection = True  # there is no telling where a next request would begin
+        return HttpRequest(
+            method=self.command or "",
+            path=self.path or self.requestline,
+            headers={name.lower(): ", ".join(self.headers.get_all(name, ())) for name in self.headers},
+            body=body,
+            wrong=wrong,
+        )
 
-    def _read_body(self) -> bytes:
-        if "Transfer-Encoding" in self.headers:
-            self.close_connection = True
-            raise ApiError(411, "A request is read by its Content-Length only.")
-        said = self.headers.get("Content-Length", "0")
-        if not (said.isascii() and said.isdecimal()):
-            self.close_connection = True
+    def _body(self) -> bytes:
+        lengths = self.headers.get_all("Content-Length", [])
+        codings = self.headers.get_all("Transfer-Encoding", [])
+        if len(lengths) + len(codings) > 1:
+            raise ApiError(400, "There is more than one word on how long the body is.")
+        if codings:
+            if codings[0].strip().lower() != "chunked":
+                raise ApiError(400, "Of all transfer encodings only chunked is served.")
+            return self._chunks()
+        if not lengths:
+            if self.command in _WITH_A_BODY:
+                raise ApiError(411, f"A {self.command} needs a Content-Length, or comes in chunks.")
+            return b""
+        length = lengths[0].strip()
+        if not (length.isascii() and length.isdecimal()):
             raise ApiError(400, "Content-Length is not a number.")
-        if len(said) > 12 or int(said) > LARGEST_BODY:
-            self.close_connection = True  # the body stays unread
-            raise ApiError(413, f"The body is larger than {LARGEST_BODY} bytes.")
-        body = self.rfile.read(int(said))
-        if len(body) < int(said):
+        return self._exactly(int(length) if len(length) <= 12 else LARGEST_BODY + 1)
+
+    def _chunks(self) -> bytes:
+        body = bytearray()
+        while True:
+            size = self._line().partition(b";")[0].strip()
+            if _CHUNK_SIZE.fullmatch(size) is None:
+                raise ApiError(400, "The size of a chunk is not a number.")
+            if int(size, 16) == 0:
+                break
+            body += self._exactly(int(size, 16), before=len(body))
+            if self._line():
+                raise ApiError(400, "A chunk does not end where it says.")
+        for _ in range(_MOST_TRAILERS):
+            if not self._line():
+                return bytes(body)
+        raise ApiError(400, "There are too many trailers.")
+
+    def _line(self) -> bytes:
+        line = self.rfile.readline(_LONGEST_LINE + 1)
+        if len(line) > _LONGEST_LINE:
+            raise ApiError(400, "A line is too long.")
+        if not line.endswith(b"\n"):
             raise ConnectionAbortedError("the client left before its request was whole")
-        return body
+        return line.rstrip(b"\r\n")
+
+    def _exactly(self, length: int, *, before: int = 0) -> bytes:
+        if before + length > LARGEST_BODY:
+            raise ApiError(413, f"The body is larger than {LARGEST_BODY} bytes.")
+        data = self.rfile.read(length)
+        if len(data) < length:
+            raise ConnectionAbortedError("the client left before its request was whole")
+        return data
 
     def _pause(self, seconds: float) -> bool:
         """Wait; False if the server closes meanwhile."""
-        closing = bool(seconds) and self._cloud.closing.wait(seconds)
+        closing = bool(seconds) and cast("CloudServer", self.server).closing.wait(seconds)
         self.close_connection |= closing
         return not closing
 
-    def _send_json(self, status: int, data: Any, *, cut: bool = False) -> None:
-        payload = json.dumps(data).encode()
-        self._head(status, "application/json", {"Content-Length": str(len(payload))}, last=cut)
+    def _send(self, answer: HttpAnswer) -> None:
+        if not self._pause(answer.delay_s):
+            return
+        if answer.events is not None:
+            self._stream(answer, answer.events)
+            return
+        payload, cut = dumps(answer.data).encode(), answer.cut_after is not None
+        self._head(answer.status, "application/json", {"Content-Length": str(len(payload))}, last=cut)
         if self.command != "HEAD":
             self.wfile.write(payload[: len(payload) // 2] if cut else payload)
 
-    def _stream(self, completion: Completion, script: Script) -> None:
+    def _stream(self, answer: HttpAnswer, events: Sequence[Any]) -> None:
         """Server-sent events, in chunks of HTTP/1.1; an older client reads until the connection ends."""
         chunked = self.request_version != "HTTP/1.0"
         form = {"Transfer-Encoding": "chunked"} if chunked else {}
-        self._head(200, "text/event-stream", form, last=not chunked or script.cut_after is not None)
-        lines = [json.dumps(event) for event in completion.events()]
-        for place, line in enumerate([*lines, "[DONE]"]):
-            if place == script.cut_after or not self._pause(script.chunk_delay_s):
+        self._head(answer.status, "text/event-stream", form, last=not chunked or answer.cut_after is not None)
+        for place, line in enumerate([*map(dumps, events), "[DONE]"]):
+            if place == answer.cut_after or not self._pause(answer.chunk_delay_s):
                 return
             data = f"data: {line}\n\n".encode()
             self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data) if chunked else data)
@@ -211,15 +248,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
 
     def _head(self, status: int, form: str, headers: Mapping[str, str], *, last: bool) -> None:
+        """Written here: the standard library leaves it out where it could not read the version of HTTP."""
         self.close_connection |= last
-        self.send_response(status)
-        for name, value in {"Content-Type": form, **headers}.items():
-            self.send_header(name, value)
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-
-
-def same_key(authorization: str, key: str) -> bool:
-    """Whether an ``Authorization`` header holds the key."""
-    return hmac.compare_digest(authorization.encode("utf-8", "replace"), f"Bearer {key}".encode())
+        ends = {"Connection": "close"} if self.close_connection else {}
+        lines = [f"HTTP/1.1 {status} {responses.get(status, '')}"]
+        lines += [f"{name}: {value}" for name, value in {"Content-Type": form, **headers, **ends}.items()]
+        self.wfile.write("".join(f"{line}\r\n" for line in [*lines, ""]).encode("ascii"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -13,12 +13,17 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from pathlib import Path
+from typing import IO
 
 from pytest_cannlm.errors import UsageError
+from pytest_cannlm.harness.guard import own_group
 
 PYTHON = "python"
 """As the first word of an app: the interpreter that runs the tests."""
+
+_END_S = 10.0
+"""How long ending an app and its children may take."""
 
 
 @dataclass(frozen=True)
@@ -26,55 +31,70 @@ class Ended:
     """How an app ended and what it wrote."""
 
     status: int | None
-    """Exit status; None: it was still running at its time limit and was ended."""
+    """Exit status, negative for a signal; None: it was still running at its time limit and was ended."""
     stdout: str
     stderr: str
     seconds: float
+    logged: str = ""
+    """What a callable logged, whatever handlers there are."""
 
 
 def run_process(arguments: Sequence[str], environment: Mapping[str, str], *, timeout_s: float) -> Ended:
     """Run a program in the current directory, with ``environment`` added to this one's.
 
-    Children that it leaves behind are ended with it; on Windows only those of an app that is ended for its time.
+    What it started is ended with it, also when this process is killed: on Linux every descendant, on other POSIX
+    systems those of its process group, on Windows those of an app that is ended for its time.
 
     :raises UsageError: it cannot be started.
     """
     program = sys.executable if arguments[0] == PYTHON else arguments[0]
     started = time.monotonic()
     # Files, not pipes: a child that keeps a pipe open would keep its reader waiting.
-    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
-        try:
-            process = subprocess.Popen(
-                [program, *arguments[1:]],
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                env={**os.environ, **environment},
-                **_own_group(),
-            )
-        except OSError as error:
-            raise UsageError(
-                f"the app cannot be started: {error.strerror or error}", field="app", found=arguments[0]
-            ) from None
-        with _ended_with_children(process):
+    with tempfile.TemporaryDirectory() as place, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        trouble = Path(place) / "trouble"
+        guard = subprocess.Popen(
+            [sys.executable, "-P", "-m", "pytest_cannlm.harness.guard", trouble, program, *arguments[1:]],
+            stdin=subprocess.PIPE,
+            stdout=stdout,
+            stderr=stderr,
+            env={**os.environ, **environment},
+            **own_group(),  # Ctrl-C reaches this process only, which then ends the app
+        )
+        with _ended(guard):
             try:
-                status: int | None = process.wait(timeout_s)
+                status: int | None = guard.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 status = None
+        if trouble.exists():
+            why = trouble.read_text(encoding="utf-8")
+            raise UsageError(
+                f"the app cannot be started: {why}",
+                field="app",
+                found=arguments[0],
+                remedy=f'Name a program or its path in app=; "{PYTHON}" is the interpreter that runs the tests',
+            )
         return Ended(status, _content(stdout), _content(stderr), time.monotonic() - started)
 
 
 def run_callable(
     app: Callable[..., object], arguments: Sequence[str], environment: Mapping[str, str], *, timeout_s: float
 ) -> Ended:
-    """Call ``app(*arguments)`` with ``environment`` added to this process's, which is restored afterwards.
+    """Call ``app(*arguments)`` with ``environment`` added to this process's; it and the directory are restored.
 
     A whole number that it returns is its status, anything else is 0; an exception is 1 with its traceback on standard
-    error. It cannot be ended from outside: one that took longer than ``timeout_s`` is noticed when it returns.
+    error. What it writes is taken from the file descriptors, so from its children too. It cannot be ended from outside:
+    one that took longer than ``timeout_s`` is noticed when it returns.
     """
-    started, status = time.monotonic(), 0
-    stdout, stderr = io.StringIO(), io.StringIO()
-    with _environment(environment), contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+    started, status, logged = time.monotonic(), 0, io.StringIO()
+    with (
+        tempfile.TemporaryFile() as stdout,
+        tempfile.TemporaryFile() as stderr,
+        _environment(environment),
+        contextlib.chdir(os.curdir),
+        _log_to(logged),
+        _written_to(stdout, "stdout"),
+        _written_to(stderr, "stderr"),
+    ):
         try:
             returned = app(*arguments)
             status = returned if isinstance(returned, int) and not isinstance(returned, bool) else 0
@@ -83,8 +103,10 @@ def run_callable(
         except Exception:
             traceback.print_exc()
             status = 1
-    seconds = time.monotonic() - started
-    return Ended(status if seconds <= timeout_s else None, stdout.getvalue(), stderr.getvalue(), seconds)
+        seconds = time.monotonic() - started
+        _flush()
+        shown = (_content(stdout), _content(stderr))
+    return Ended(status if seconds <= timeout_s else None, *shown, seconds, logged.getvalue())
 
 
 @contextlib.contextmanager
@@ -99,28 +121,52 @@ def _environment(added: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _ended_with_children(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """End the process and its group when the block is left, also by Ctrl-C, which reaches this process only."""
+def _log_to(text: io.StringIO) -> Iterator[None]:
+    handler = logging.StreamHandler(text)
+    logging.getLogger().addHandler(handler)
     try:
         yield
     finally:
-        if sys.platform == "win32":
-            if process.poll() is None:
-                subprocess.run(
-                    ["taskkill", "/F", "/T", "/PID", str(process.pid)], capture_output=True, timeout=10, check=False
-                )
-        else:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in the group
-                os.killpg(process.pid, signal.SIGKILL)
-        if process.poll() is None:
-            process.kill()
-        process.wait()
+        logging.getLogger().removeHandler(handler)
 
 
-def _own_group() -> dict[str, Any]:
-    if sys.platform == "win32":
-        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-    return {"start_new_session": True}
+@contextlib.contextmanager
+def _written_to(file: IO[bytes], name: str) -> Iterator[None]:
+    """Send what is written to a standard stream to ``file``: by print, by its file descriptor, by children."""
+    number = {"stdout": 1, "stderr": 2}[name]
+    _flush()
+    before, kept = getattr(sys, name), os.dup(number)
+    os.dup2(file.fileno(), number)
+    try:
+        with open(number, "w", encoding="utf-8", newline="", closefd=False) as stream:
+            setattr(sys, name, stream)
+            yield
+    finally:
+        _flush()
+        setattr(sys, name, before)
+        os.dup2(kept, number)
+        os.close(kept)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        if stream is not None and not stream.closed:
+            stream.flush()
+
+
+@contextlib.contextmanager
+def _ended(guard: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Have the guard end the app when the block is left, also by Ctrl-C, and wait for both."""
+    try:
+        yield
+    finally:
+        assert guard.stdin is not None
+        guard.stdin.close()
+        try:
+            guard.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            guard.kill()
+            guard.wait()
 
 
 def _content(file: IO[bytes]) -> str:

@@ -62,6 +62,19 @@ def refuse_misfit(package: PackageFolder, target: Target) -> None:
         decision.raise_if_refused()
 
 
+def refuse_broken(package: PackageFolder, target: Target) -> None:
+    """Ask only whether the files of a package and its manifest are there and can be used; whether it fits is no matter.
+
+    :raises GateRefusal: something is missing or damaged.
+    """
+    from pytest_cannlm.compat.checks import FILES
+    from pytest_cannlm.compat.gate import decide
+
+    decision = decide(package.package, target, manifest=package.manifest)
+    broken = tuple(check for check in decision.checks if check.name == FILES and check.outcome == "mismatch")
+    replace(decision, answer="refuse", checks=broken).raise_if_refused()
+
+
 def _facts(package: PackageFolder) -> Iterator[tuple[str, Any, str]]:
     """Argument, value and place of what the package says of itself. What it says unusably is the gate's to name."""
     build = package.data.get("build")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pytest_cannlm.agent.protocol import Capabilities, Finish, GenerateRequest, Generation, Kind, Memory, Times
-from pytest_cannlm.errors import CannlmError, NotObservable, UsageError
+from pytest_cannlm.errors import NotObservable, UsageError
+from pytest_cannlm.harness.plain import plainly
 from pytest_cannlm.harness.prompts import Message, finished_prompt, refuse_special_tokens
 from pytest_cannlm.harness.run import Run
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
     from pytest_cannlm.build import PackageFolder
     from pytest_cannlm.devices.base import DeviceInfo
-
-T = TypeVar("T")
 
 SAMPLING = (
     "do_sample",
@@ -154,7 +153,7 @@ class Npu:
             prompt = finished_prompt(run.tokenizer, chat, special_tokens=special_tokens)
             return Reply.of(run.ask(_request(prompt, max_new_tokens, sampling), reuse_prefix=reuse_prefix))
 
-        return _plainly(ask)
+        return plainly(ask)
 
     def generate(
         self,
@@ -174,7 +173,7 @@ class Npu:
                 refuse_special_tokens(run.tokenizer, prompt)
             return Reply.of(run.ask(_request(prompt, max_new_tokens, sampling), reuse_prefix=reuse_prefix))
 
-        return _plainly(ask)
+        return plainly(ask)
 
     def logits(self, tokens: str | Sequence[int], first: int = 0) -> npt.NDArray[np.float32]:
         """Teacher-forced logits at positions ``first``.. of ``tokens``: float32 ``[len(tokens) - first, vocabulary]``.
@@ -190,12 +189,12 @@ class Npu:
             ids = run.tokenizer.encode(tokens) if isinstance(tokens, str) else list(tokens)
             return run.client.logits(ids, first)
 
-        return _plainly(ask)
+        return plainly(ask)
 
     def memory(self) -> Memory:
         """The engine's footprint now, bytes; what cannot be observed is None, never zero."""
         __tracebackhide__ = True
-        return _plainly(lambda: self.run.client.memory())
+        return plainly(lambda: self.run.client.memory())
 
 
 def _or_none(metric: Callable[[Times], float], times: Times) -> float | None:
@@ -222,12 +221,3 @@ def _request(prompt: str, max_new_tokens: int, sampling: Mapping[str, Any]) -> G
     if "stop" in given:
         given["stop"] = (given["stop"],) if isinstance(given["stop"], str) else tuple(given["stop"])
     return GenerateRequest(text=prompt, max_new_tokens=max_new_tokens, **given)
-
-
-def _plainly(ask: Callable[[], T]) -> T:
-    """Call ``ask``; an error of ours is raised from here, so that a test's failure shows the test and not the wire."""
-    __tracebackhide__ = True
-    try:
-        return ask()
-    except CannlmError as error:
-        raise error.with_traceback(None) from None

@@ -1,7 +1,7 @@
 """``parity``: the device's outputs against the ONNX reference's, on the same tokens.
 
-Logits are teacher-forced: both sides read the same ids, window by window, so that memory stays at one window. Greedy
-texts are compared only where a limit on them (``prefix_tokens``, ``first_token_match``) asks for it.
+Logits are teacher-forced: both sides read the same ids, window by window, so that memory stays at one window's logits.
+Greedy texts are compared only where a limit on them (``prefix_tokens``, ``first_token_match``) asks for it.
 """
 
 from __future__ import annotations
@@ -98,10 +98,11 @@ def compare(
     needs_logits = [name for name in limits if METRICS[name].needs_logits]
     if needs_logits and run.can("logits"):
         with progress.task(f"parity against {marker.against}", total=plan.positions, unit="tokens") as task:
-            for piece in plan.pieces:
+            expected = reference.logits_of([(piece.window.tokens, piece.window.first) for piece in plan.pieces])
+            for piece, rows in zip(plan.pieces, expected, strict=True):
                 window = piece.window
                 device = run.client.logits(window.tokens, window.first, 1 if piece.decoded else None)
-                accumulator.add(_all(reference, window), device, _targets(window))
+                accumulator.add(rows, device, _targets(window))
                 task.advance(piece.positions)
         result = _with_coverage(accumulator.result(), plan)
     else:
@@ -164,12 +165,6 @@ def _greedy_figures(run: Run, marker: Parity, reference: Reference) -> dict[str,
 
         comparisons.append(compare_greedy(expected, generation.tokens, reference_logits=row))
     return prefix_figures(comparisons, kind="modelled" if "modelled" in kinds else "measured")
-
-
-def _all(reference: Reference, window: Window) -> npt.NDArray[np.float32]:
-    import numpy as np
-
-    return np.concatenate(list(reference.logits(window.tokens, window.first)))
 
 
 def _targets(window: Window) -> npt.NDArray[np.int64]:

@@ -101,6 +101,9 @@ class Reference(Protocol):
     def logits(self, ids: Sequence[int], first: int = 0) -> Iterable[npt.NDArray[np.float32]]:
         """Teacher-forced logits at positions ``first``.. of ``ids``, float32 ``[n, vocabulary]``, in chunks of rows."""
 
+    def logits_of(self, texts: Sequence[tuple[Sequence[int], int]]) -> Iterable[npt.NDArray[np.float32]]:
+        """The logits ``[n, vocabulary]`` of each of several texts in order, each given as (ids, first)."""
+
     def generate(self, ids: Sequence[int], max_new_tokens: int) -> list[int]:
         """Greedy continuation of ``ids``, ended by an end-of-text id, which is included."""
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_cannlm.agent.protocol import AgentStatus, Capabilities, GenerateRequest, Generation, Kind
+from pytest_cannlm.compat.places import in_package
 from pytest_cannlm.errors import CannlmError, EngineCrash, EngineError, KVCacheOverflow, NotObservable, UsageError
 from pytest_cannlm.harness.case import Case
 from pytest_cannlm.harness.rooms import EngineClient
@@ -53,6 +54,14 @@ class Run:
         return "modelled" if self.device.simulated else "measured"
 
     @property
+    def engine_label(self) -> str:
+        """Who computes on this device, in the words of its engine: for figures that no generation comes with."""
+        device = self.device
+        return (
+            f"simulated {device.chip} ({device.options.get('mode', 'faithful')})" if device.simulated else device.chip
+        )
+
+    @property
     def executor(self) -> Mapping[str, Any]:
         """The package's ``executor.json``."""
         return self.package.executor
@@ -67,7 +76,7 @@ class Run:
         """The package's tokenizer with the chat template from the manifest."""
         from pytest_cannlm.models.tokenizer import Tokenizer
 
-        path = self.package.package / self.executor["tokenizer"]["path"]
+        path = self.package.package / in_package(self.executor, self.executor["tokenizer"]["path"])
         facts = self.package.data.get("tokenizer", {})
         return Tokenizer.from_json(
             path.read_text(encoding="utf-8"),
@@ -117,7 +126,8 @@ class Run:
         :raises KVCacheOverflow: prompt and new tokens did not fit the KV cache. The engine answers such a request with
             its success code and garbage, so the count decides: the engine's or that of the package's own tokenizer,
             whichever is larger.
-        :raises EngineError: the engine counts other prompt tokens than the package's tokenizer, which it claims to use.
+        :raises EngineError: the engine failed, takes no request of so many tokens (``max_io_tokens``), or counts other
+            prompt tokens than the package's tokenizer, which it claims to use.
         """
         if not reuse_prefix:
             self.client.reset()
@@ -125,7 +135,19 @@ class Run:
         try:
             generation = self.client.generate(request)
         except EngineError as error:
-            if len(ids) > self.context and not isinstance(error, EngineCrash):
+            if isinstance(error, EngineCrash):
+                raise
+            most = self.executor["llm_config"].get("max_io_tokens")
+            if isinstance(most, int) and len(ids) <= self.context and len(ids) + request.max_new_tokens > most:
+                raise EngineError(
+                    "the engine takes no request of so many tokens",
+                    field="max_io_tokens",
+                    found=f"{len(ids)} prompt and {request.max_new_tokens} new tokens",
+                    expected=f"at most {most} together",
+                    remedy="Ask for fewer new tokens (max_new_tokens), or build with a larger context",
+                    code="REQUEST_TOO_LONG",
+                ) from error
+            if len(ids) > self.context:
                 raise KVCacheOverflow(
                     f"the prompt does not fit the KV cache: {error.message}",
                     field="kv_cache_max_len",

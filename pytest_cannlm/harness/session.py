@@ -108,15 +108,16 @@ class Harness:
                 expected=f"a chip other than {', '.join(allowed)}",
                 remedy="Name one with falls_back(chip=...)",
             )
-        package = self.package(case, replace(device, chip=allowed[0]))
+        built_for = replace(device, chip=allowed[0])
+        package = self.package(case, built_for)
+        if case.package is not None:
+            elsewhere.refuse_broken(case.package, self.target(case, built_for))
         trial = Trial(
             case=case,
-            device=device,
             chip=chip,
             package=package,
             marker=marker,
             cloud=cloud,
-            relabel=self.rooms.relabel,
             scratch=self.settings.cache_folder / "relabelled",
         )
         self.npu.attach(None, why_none=f"nothing is loaded on {chip}: the test asserts that the app falls back")
@@ -130,6 +131,11 @@ class Harness:
     def device(self, spec: DeviceSpec) -> DeviceLike:
         """The device that ``spec`` names, opened on first use."""
         return self._devices.get(spec.text, f"the device {spec.text}", lambda: self.rooms.open_device(spec))
+
+    def device_info(self, spec: DeviceSpec) -> DeviceInfo | None:
+        """Facts about a device, where it was opened."""
+        device = self._devices.made(spec.text)
+        return None if device is None else device.info
 
     def package(self, case: Case, device: DeviceInfo) -> PackageFolder:
         """The package of a test for ``device``: the one that its model is, else built on first use."""
@@ -251,6 +257,10 @@ class Once(Generic[K, T]):
                 self._failed[key] = error
                 raise
         return self._made[key]
+
+    def made(self, key: K) -> T | None:
+        """The value of ``key`` if it was made."""
+        return self._made.get(key)
 
     def broke(self, key: K, error: CannlmError) -> None:
         """A value that was made does not work any more."""

@@ -1,16 +1,15 @@
-"""Whether anything below a folder was opened while an app ran.
+"""Whether anything below a folder was opened or changed while an app ran.
 
-On Linux the kernel tells of every opening through the folder, by whatever process (inotify). Elsewhere the times of
-last access tell of everything that was read or listed, and Python's own audit events of what a callable opened in this
-process. A watcher first proves on something of its own that it can see; where it cannot, that is
-:class:`~pytest_cannlm.errors.NotObservable`, never "nothing was opened". What no watcher sees is an opening through
-another link to the same file.
+On Linux the kernel tells of every opening and change, by whatever process and through whatever link (inotify).
+Elsewhere the times of last access tell of everything that was read or listed, the other times of what was changed, and
+Python's own audit events of what a callable opened in this process. A watcher first proves on something of its own that
+it can see; where it cannot, that is :class:`~pytest_cannlm.errors.NotObservable`, never "nothing was opened". The
+files must be nobody else's: whoever opens another link to one of them counts.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import tempfile
 import threading
@@ -24,11 +23,12 @@ from pytest_cannlm.errors import NotObservable
 
 _LONG_AGO_NS = 48 * 3600 * 10**9
 """How far back access times are set: file systems that save writes renew times that are older than a day."""
-MOVED = " (moved or deleted)"
+CHANGED = " (changed)"
+"""Behind the name of what was written to, moved, deleted, linked, or given other rights or times."""
 
 
 class Watcher(Protocol):
-    """Notices openings between its start and its end. The harness itself opens nothing there meanwhile."""
+    """Notices openings and changes between its start and its end. The harness itself opens nothing there meanwhile."""
 
     def __enter__(self) -> Self:
         """Start; raises :class:`NotObservable` where openings cannot be seen."""
@@ -37,7 +37,7 @@ class Watcher(Protocol):
         """Stop."""
 
     def opened(self) -> set[str]:
-        """What was opened so far, relative to the folder; "." is the folder itself."""
+        """What was opened or, with :data:`CHANGED`, changed so far, relative to the folder, which itself is "."."""
 
 
 def watchers_of(folder: Path, *, in_process: bool, platform: str = sys.platform) -> tuple[Watcher, ...]:
@@ -52,7 +52,7 @@ def watchers_of(folder: Path, *, in_process: bool, platform: str = sys.platform)
 
 @contextmanager
 def watching(*watchers: Watcher) -> Iterator[set[str]]:
-    """A set that holds, after the block, everything that was opened during it."""
+    """A set that holds, after the block, everything that was opened or changed during it."""
     opened: set[str] = set()
     with ExitStack() as started:
         for watcher in watchers:
@@ -63,7 +63,10 @@ def watching(*watchers: Watcher) -> Iterator[set[str]]:
 
 
 class InotifyWatcher:
-    """The Linux kernel's own events: openings of files and folders, also for mapping, also by children."""
+    """The Linux kernel's own events about folders and files, also for mapping, also by children.
+
+    Each file is watched itself, not only by its folder: so are openings through another link, and the making of one.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -73,11 +76,11 @@ class InotifyWatcher:
     def __enter__(self) -> Self:
         from inotify_simple import INotify, flags
 
-        folders = [self._folder, *_below(self._folder, folders=True)]
+        new = flags.CREATE | flags.MOVED_TO  # in a folder; what was there before tells itself of all that befalls it
+        wanted = flags.OPEN | flags.MODIFY | flags.ATTRIB | flags.MOVE_SELF | flags.DELETE_SELF | new
         try:
             self._notify = INotify()
-            for place in folders:
-                wanted = flags.OPEN | flags.MOVED_FROM | flags.MOVE_SELF | flags.ONLYDIR
+            for place in (self._folder, *_below(self._folder)):
                 self._places[self._notify.add_watch(place, wanted)] = place.relative_to(self._folder)
             os.listdir(self._folder)  # noqa: PTH208 - the opening that has to be seen
             seen = self.opened()
@@ -94,16 +97,16 @@ class InotifyWatcher:
             self._notify.close()
 
     def opened(self) -> set[str]:
-        """What was opened or moved since the last call."""
+        """What was opened or changed since the last call."""
         from inotify_simple import flags
 
         found = set()
         for event in self._notify.read(timeout=0):
             if event.mask & flags.Q_OVERFLOW:
                 found.add("more than could be counted")
-            elif event.mask & (flags.OPEN | flags.MOVED_FROM | flags.MOVE_SELF):
+            elif not event.mask & (flags.IGNORED | flags.UNMOUNT):  # about the watch, not about what is watched
                 name = (self._places[event.wd] / event.name).as_posix()
-                found.add(name if event.mask & flags.OPEN else name + MOVED)
+                found.add(name if event.mask & flags.OPEN else name + CHANGED)
         return found
 
 
@@ -112,31 +115,31 @@ class AccessTimeWatcher:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._times: dict[Path, int] = {}
+        self._before: dict[Path, os.stat_result] = {}
 
     def __enter__(self) -> Self:
         self._prove()
-        entries = [*_below(self._folder), self._folder]
-        for path in entries:
-            if path.is_file() and path.stat().st_nlink > 1:
-                _replace_by_copy(path)  # another link's readers would change the same time
-        self._times = {path: _age(path) for path in entries}
+        self._before = {path: _aged(path) for path in (*_below(self._folder), self._folder)}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Nothing is held."""
 
     def opened(self) -> set[str]:
-        """What has another time of access than it was given, or is gone."""
-        return {name for path, then in self._times.items() for name in self._changed(path, then)}
+        """What has another time of access than it was given, and what is another file or gone."""
+        return {name for path, before in self._before.items() for name in self._touched(path, before)}
 
-    def _changed(self, path: Path, then: int) -> Iterator[str]:
+    def _touched(self, path: Path, before: os.stat_result) -> Iterator[str]:
         name = path.relative_to(self._folder).as_posix()
         try:
-            if path.stat().st_atime_ns != then:
-                yield name
+            now = path.stat()
         except OSError:
-            yield name + MOVED
+            yield name + CHANGED
+            return
+        if now.st_atime_ns != before.st_atime_ns:
+            yield name
+        if _state(now) != _state(before):
+            yield name + CHANGED
 
     def _prove(self) -> None:
         """Read a file and list a folder on the same file system, and see both."""
@@ -144,10 +147,10 @@ class AccessTimeWatcher:
             folder = Path(place)
             file = folder / "probe"
             file.write_bytes(b"probe")
-            aged = {path: _age(path) for path in (file, folder)}
+            aged = {path: _aged(path) for path in (file, folder)}
             os.listdir(folder)  # noqa: PTH208 - read on purpose
             file.read_bytes()
-            if any(path.stat().st_atime_ns == then for path, then in aged.items()):
+            if any(path.stat().st_atime_ns == before.st_atime_ns for path, before in aged.items()):
                 raise _not_observable("this file system keeps no times of access")
 
 
@@ -193,21 +196,20 @@ def _audit(event: str, arguments: tuple[object, ...]) -> None:
             watcher.notice(arguments[0])
 
 
-def _below(folder: Path, *, folders: bool = False) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_dir() or not folders)
+def _below(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*"))
 
 
-def _age(path: Path) -> int:
-    """Set the time of access far into the past; returns it as the file system keeps it, in ns."""
+def _aged(path: Path) -> os.stat_result:
+    """Set the time of access far into the past; returns what the file system then says."""
     modified = path.stat().st_mtime_ns
     os.utime(path, ns=(modified - _LONG_AGO_NS, modified))
-    return path.stat().st_atime_ns
+    return path.stat()
 
 
-def _replace_by_copy(path: Path) -> None:
-    whole = path.with_name(f"{path.name}.copy")
-    shutil.copyfile(path, whole)
-    whole.replace(path)
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    """What no reader changes."""
+    return (status.st_ino, status.st_nlink, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _not_observable(why: str) -> NotObservable:

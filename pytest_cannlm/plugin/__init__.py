@@ -123,6 +123,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Judge the markers after the body; a verdict that fails, fails the test."""
     result = yield
+    if CLOUD in item.config.stash:
+        item.config.stash[CLOUD].raise_script_error()
     if CASE in item.stash or any(mark.name in MARKS for mark in item.iter_markers()):
         from pytest_cannlm.plugin import running
 

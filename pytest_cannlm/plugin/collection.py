@@ -20,7 +20,7 @@ from pytest_cannlm.plugin.names import CASE
 from pytest_cannlm.settings import Settings, nearest
 
 if TYPE_CHECKING:
-    from pytest_cannlm.devices import DevicePool
+    from pytest_cannlm.devices import DevicePool, DeviceSpec
     from pytest_cannlm.harness.case import Case
 
 VARIANT = "npu_variant"
@@ -98,6 +98,9 @@ def read_cases(items: Sequence[pytest.Item], config: pytest.Config, settings: Se
         names = {mark.name for mark in item.iter_markers()}
         if names.isdisjoint(MARKERS):
             continue
+        if NpuMarker.name not in names and not names & set(MARKERS) - _of_others(config):
+            item.stash[READ] = _own_marks(item)
+            continue
         try:
             pools = pools or device_pools(settings)
             _refuse_misspelled(names, config)
@@ -170,11 +173,12 @@ def _case_of(item: pytest.Item, names: set[str], pools: Sequence[DevicePool], wo
         npu.refuse(f"has a list for {', '.join(sorted(loose))} where no parameters can be made of it; give one value")
     pool = next(pool for pool in pools if variant.device_kind in (None, pool.kind))
     chosen: dict[str, Any] = {name: getattr(npu, name) for name in npu.arguments()} | dict(variant.chosen)
+    device = pool.pick(worker)
     refuses, falls_back = _optional(RefusesLoad, markers), _optional(FallsBack, markers)
     if falls_back is not None:
-        _check_fallback(falls_back, npu, refuses)
+        _check_fallback(falls_back, npu, refuses, device)
     case = Case(
-        device=pool.pick(worker),
+        device=device,
         **chosen,
         given=npu.sources,
         latency=_optional(TokenLatency, markers),
@@ -186,12 +190,15 @@ def _case_of(item: pytest.Item, names: set[str], pools: Sequence[DevicePool], wo
     return case, [marker.explain() for marker in markers.values()]
 
 
-def _check_fallback(marker: FallsBack, npu: NpuMarker, refuses: RefusesLoad | None) -> None:
+def _check_fallback(marker: FallsBack, npu: NpuMarker, refuses: RefusesLoad | None, device: DeviceSpec) -> None:
     """What makes no sense beside ``falls_back``. A limit from a class or module does: it is not applied."""
     if refuses is not None:
         marker.refuse("cannot stand beside refuses_load: nothing is loaded, so nothing can be refused")
     if marker.chip is not None and any(chips.same_chip(marker.chip, allowed) for allowed in npu.chips):
         marker.refuse(f"names chip={marker.chip!r}, which is one of the npu marker's chips {npu.chips}")
+    simulated = device.key if device.kind == "sim" else None  # of the others the key is an address
+    if marker.chip is None and simulated and any(chips.same_chip(simulated, allowed) for allowed in npu.chips):
+        marker.refuse(f"needs chip=: the device {device.text} is one of the npu marker's chips {npu.chips}")
 
 
 def _optional(cls: type[M], markers: Mapping[str, Any]) -> M | None:
@@ -221,9 +228,19 @@ def _normalized(marks: Any) -> list[pytest.Mark]:
     return [mark.mark if isinstance(mark, pytest.MarkDecorator) else mark for mark in listed]
 
 
+def _of_others(config: pytest.Config) -> set[str]:
+    """Names of markers of ours that the project or another plugin registered too: without npu they are theirs."""
+    registered = [_registered_name(line) for line in config.getini("markers")]
+    return {name for name in MARKERS if registered.count(name) > 1}
+
+
+def _registered_name(line: str) -> str:
+    return re.split(r"[:(]", line, maxsplit=1)[0].strip()
+
+
 def _refuse_misspelled(names: set[str], config: pytest.Config) -> None:
     """An unregistered marker that looks like one of ours would silently assert nothing."""
-    registered = {re.split(r"[:(]", line, maxsplit=1)[0].strip() for line in config.getini("markers")}
+    registered = {_registered_name(line) for line in config.getini("markers")}
     for name in sorted(names - registered - {"and", "or", "not"}):
         hint = nearest(name, MARKERS, likeness=0.75)
         if hint:

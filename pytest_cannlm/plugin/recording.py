@@ -7,6 +7,7 @@ ran there or in the workers of a parallel run.
 from __future__ import annotations
 
 import datetime
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -60,10 +61,31 @@ def attach(item: pytest.Item, report: pytest.TestReport, record: TestRecord, dev
 
 
 def hide_key(report: pytest.TestReport, key: Secret) -> None:
-    """Take the key of the cloud endpoint out of everything that a report shows: failure texts and captured output."""
+    """Take the key of the cloud endpoint out of all that a report shows: failure texts, captured output, the record."""
+    for name in (RECORD, "wasxfail"):
+        if hasattr(report, name):
+            setattr(report, name, _hidden(getattr(report, name), key))
+    report.user_properties[:] = [
+        (name, key.hidden_in(str(value)) if key.is_in(str(value)) else value) for name, value in report.user_properties
+    ]
     report.sections[:] = [(name, key.hidden_in(text)) for name, text in report.sections]
-    if str(key) in report.longreprtext:
+    if key.is_in(report.longreprtext):
         report.longrepr = _hidden(report.longrepr, key)
+
+
+class KeyOutOfWarnings:
+    """A plugin that takes the key out of the summary of warnings."""
+
+    def __init__(self, key: Secret) -> None:
+        self._key = key
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:
+        """A warning, before anybody shows it."""
+        warning = warning_message.message
+        if isinstance(warning, Warning) and self._key.is_in(str(warning)):
+            warning.args = _hidden(warning.args, self._key)
+            _hidden(warning, self._key)
 
 
 def _hidden(shown: Any, key: Secret) -> Any:
@@ -72,6 +94,8 @@ def _hidden(shown: Any, key: Secret) -> Any:
         return key.hidden_in(shown)
     if isinstance(shown, list | tuple):
         return type(shown)(_hidden(part, key) for part in shown)
+    if isinstance(shown, dict):
+        return {name: _hidden(part, key) for name, part in shown.items()}
     for name, part in getattr(shown, "__dict__", {}).items():
         setattr(shown, name, _hidden(part, key))
     return shown

@@ -15,6 +15,7 @@ from pytest_cannlm.plugin.collection import SOURCES
 from pytest_cannlm.plugin.names import CASE, CLOUD, HARNESS, PROBLEMS
 
 if TYPE_CHECKING:
+    from pytest_cannlm.devices import DeviceInfo
     from pytest_cannlm.harness.fallback import CloudLlm, Trial
     from pytest_cannlm.harness.judgement import Judgement
     from pytest_cannlm.harness.run import Run
@@ -35,6 +36,8 @@ class State:
     judgement: Judgement | None = None
     error: CannlmError | None = None
     """What broke while the test was made ready or judged."""
+    device: DeviceInfo | None = None
+    """The device, where it was opened; also where the test got no further."""
 
 
 def harness_of(config: pytest.Config) -> Harness:
@@ -55,6 +58,7 @@ def cloud_of(config: pytest.Config) -> CloudLlm:
         from pytest_cannlm.harness.fallback import CloudLlm
 
         config.stash[CLOUD] = CloudLlm()
+        config.pluginmanager.register(recording.KeyOutOfWarnings(config.stash[CLOUD].api_key), "cannlm-key")
     return config.stash[CLOUD]
 
 
@@ -114,8 +118,8 @@ def set_up(item: pytest.Item) -> None:
 
     state = item.stash[_STATE] = State()
     not_run = None
+    harness = harness_of(item.config)
     try:
-        harness = harness_of(item.config)
         case = item.stash[CASE] = resolve(item.stash[CASE])
         if case.falls_back is None:
             state.run = harness.begin(case)
@@ -125,6 +129,7 @@ def set_up(item: pytest.Item) -> None:
         not_run = str(reason)
     except CannlmError as error:
         state.error = error
+    state.device = harness.device_info(item.stash[CASE].device)
     # outside of the except blocks: pytest would show the error once more as the context of its own
     if not_run is not None:
         pytest.skip(not_run)
@@ -213,6 +218,11 @@ def complete_report(item: pytest.Item, call: pytest.CallInfo[None], report: pyte
     if isinstance(report.longrepr, tuple) and report.longrepr[0] == __file__:
         file, line, _ = item.location  # a skip of ours happened here, but it is about the test
         report.longrepr = (file, (line or 0) + 1, report.longrepr[2])
+    error = state.error or (call.excinfo.value if call.excinfo else None)
+    if state.trial is not None and report.failed and state.judgement is None and state.trial.runs:
+        from pytest_cannlm.harness.fallback import told
+
+        report.sections.append(("The app under test", told(state.trial)))
     record = replace(
         _facts(item, state),
         outcome=_outcome(report),
@@ -220,9 +230,10 @@ def complete_report(item: pytest.Item, call: pytest.CallInfo[None], report: pyte
         verdicts=state.judgement.verdicts if state.judgement else (),
         figures=state.judgement.further_figures if state.judgement else (),
         not_run_reason=reason,
+        error=error.as_dict() if isinstance(error, CannlmError) else None,
         duration_s=call.duration,
     )
-    recording.attach(item, report, record, _device_facts(state))
+    recording.attach(item, report, record, _device_facts(item, state))
 
 
 def _fail_with(error: CannlmError | None) -> None:
@@ -275,42 +286,41 @@ def _facts(item: pytest.Item, state: State) -> TestRecord:
     case = item.stash[CASE]
     from pytest_cannlm.report.record import TestRecord
 
-    running = state.run or state.trial
-    device = running.device if running else None
+    falls_back, device = case.falls_back is not None, state.device
     return TestRecord(
         nodeid=item.nodeid,
         outcome="passed",
         category="fallback" if state.trial else "judged",
         model=case.model,
         scheme=case.scheme,
-        device=case.device.text,
-        chip=state.trial.chip if state.trial else device.chip if device else None,
-        cann=device.cann if device else None,
-        simulated=device.simulated if device else case.device.kind == "sim",
+        # an app that falls back runs on this machine, as if on another chip; the device only decided the package
+        device=None if falls_back else case.device.text,
+        chip=state.trial.chip if state.trial else device.chip if device and not falls_back else None,
+        cann=device.cann if device and not falls_back else None,
+        simulated=not falls_back and (device.simulated if device else case.device.kind == "sim"),
         served_by=_served_by(state),
         not_applied=state.trial.not_applied if state.trial else (),
     )
 
 
 def _served_by(state: State) -> tuple[str, ...]:
-    """Who answered: what generated, in its own words; where only figures were taken, the device."""
+    """Who answered: what generated, in its own words; where only figures were taken, the same words of the device."""
     if state.trial is not None:
         return state.trial.served_by
     if state.run is None:
         return ()
-    device, named = state.run.device, list(state.run.served_by)
-    if not named and state.judgement is not None and state.judgement.verdicts:
-        named = [f"{'simulated ' if device.simulated else ''}{device.chip}"]
+    named = list(state.run.served_by)
+    if not named and state.judgement is not None and any(verdict.figure for verdict in state.judgement.verdicts):
+        named = [state.run.engine_label]
     return tuple(f"npu: {name}" for name in named)
 
 
-def _device_facts(state: State) -> DeviceFacts | None:
+def _device_facts(item: pytest.Item, state: State) -> DeviceFacts | None:
     from pytest_cannlm.report.record import DeviceFacts
 
-    running = state.run or state.trial
-    if running is None:
+    device = state.device
+    if device is None or item.stash[CASE].falls_back is not None:  # which nothing was run on
         return None
-    device = running.device
     return DeviceFacts(
         name=device.name,
         kind=device.kind,

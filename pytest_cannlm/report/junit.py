@@ -12,7 +12,7 @@ Property = tuple[str, str]
 
 
 def properties_of(test: TestRecord) -> list[Property]:
-    """Properties of one test: where it ran, then per verdict value, unit, kind, limit and outcome.
+    """Properties of one test: where it ran, its error, then per verdict value, unit, kind, limit and outcome.
 
     Values are unrounded, units stand apart, and characters that XML cannot hold are visible escapes.
     """
@@ -46,14 +46,18 @@ def _test(test: TestRecord) -> Iterator[Property]:
         if values:
             yield f"cannlm.{name}", ", ".join(values)
     yield "cannlm.simulated", _flag(test.simulated)
+    for fact, value in (test.error or {}).items():
+        if isinstance(value, str):
+            yield "cannlm.error" if fact == "error" else f"cannlm.error.{fact}", value
     for verdict in test.verdicts:
-        yield f"cannlm.{verdict.name}.verdict", verdict.outcome
+        name = "_".join(verdict.name.split())  # readers split names at blanks
+        yield f"cannlm.{name}.verdict", verdict.outcome
         if verdict.limit is not None:
-            yield f"cannlm.{verdict.name}.limit", repr(verdict.limit)
+            yield f"cannlm.{name}.limit", repr(verdict.limit)
         if verdict.figure is not None:
-            yield from _figure(verdict.name, verdict.figure)
+            yield from _figure(name, verdict.figure)
         if verdict.outcome != "pass":
-            yield f"cannlm.{verdict.name}.reason", verdict.reason
+            yield f"cannlm.{name}.reason", verdict.reason
     for figure in test.figures:
         yield from _figure(figure.name, figure)
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 from pytest_cannlm.errors import BadInputError
 from pytest_cannlm.measure.figures import Figure, Verdict
 
-SCHEMA = 2
+SCHEMA = 3
 
 Category = Literal[
     "judged", "unlimited", "fallback", "inconclusive", "environment", "not-run", "body", "engine", "unjudged"
@@ -67,6 +67,8 @@ class TestRecord:
     figures: tuple[Figure, ...] = ()
     """Figures that no limit asked for."""
     not_run_reason: str | None = None
+    error: Mapping[str, Any] | None = None
+    """The error of this project that ended the test, as ``CannlmError.as_dict`` has it; ``error`` in it is the code."""
     duration_s: float | None = None
 
 

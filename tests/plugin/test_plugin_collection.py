@@ -250,3 +250,24 @@ def test_every_place_of_a_setting_is_read(npu_tests, pytester, monkeypatch):
             "*--npu-cann-unknown = load  (cannlm.toml)",
         ]
     )
+
+
+@pytest.mark.parametrize("how", ["ini", "conftest"])
+def test_another_project_s_marker_of_the_same_name_is_left_alone(npu_tests, pytester, how):
+    def run(source):
+        if how == "ini":
+            pytester.makeini("[pytest]\nmarkers =\n    parity(kind): of GPUs\n")
+            npu_tests(source)
+        else:
+            add = "config.addinivalue_line('markers', 'parity: of GPUs')"
+            npu_tests(source, conftest=f"def pytest_configure(config): {add}\n")
+        return pytester.runpytest("--strict-markers")
+
+    theirs = f"{MARK}parity('gpu')\ndef test_theirs(): ...\n"
+    result = run(theirs)
+    assert result.ret == 0, result.stdout.str()
+    result.assert_outcomes(passed=1)
+    beside_ours = run(f"{theirs}{MARK}parity('gpu')\n{MARK}token_latency(decode_ms=9)\ndef test_ours(): ...\n")
+    assert beside_ours.ret == pytest.ExitCode.USAGE_ERROR
+    assert "test_theirs" not in beside_ours.stderr.str()
+    assert run(f"{NPU}{MARK}parity('gpu')\ndef test_it(npu): ...\n").ret == pytest.ExitCode.USAGE_ERROR

@@ -165,11 +165,35 @@ def test_a_bad_package_fails_every_test_that_uses_it_before_anything_starts(
     result.assert_outcomes(errors=2)
     for number, test in enumerate(records_of(pytester), start=1):
         assert (test["nodeid"], test["outcome"], test["category"]) == (f"test_it.py::test_{number}", "error", "judged")
+        assert test["error"]["error"] == shown[0]
+        assert test["error"]["remedy"]
+        assert (test["chip"], test["cann"]) == ("KirinX90", "6.1.1.0"), "the device is known although nothing ran"
     told = [line for line in result.outlines if line.startswith("GateRefusal: the gate refused the package")]
     assert len(told) == 2, "the second test fails by the same line as the first"
     assert told[0] == told[1]
     for text in shown:
         assert text in told[0]
+
+
+def test_a_package_with_a_wrong_number_of_layers_is_told_as_that(simulated, pytester, elsewhere):
+    folder, bad = elsewhere(manifest=False), elsewhere("bad", manifest=False)
+    executor = bad / "executor.json"
+    data = json.loads(executor.read_text("utf-8"))
+    data["llm_config"]["num_hidden_layers"] += 2
+    executor.unlink()  # a link to the file of the package that was copied
+    executor.write_text(json.dumps(data), "utf-8")
+    # a gate would have noticed: the engine is asked past it
+    result = simulated(of(folder, body=f"npu.run.client.load(__import__('pathlib').Path({str(bad)!r}))"))
+    result.stdout.fnmatch_lines(
+        [
+            "*EngineCrash: the engine crashed during load *Likely cause: The executor.json does not describe the model "
+            "beside it: num_hidden_layers, *do not fit: * layers of * heads of *, expected * layers of * heads of *. "
+            "Run cannlm lint on the package*"
+        ]
+    )
+    assert "Fatal Python error" not in result.stdout.str()
+    assert "most recent call first" not in result.stdout.str()
+    assert records_of(pytester)[0]["error"]["cause"].startswith("The executor.json does not describe the model")
 
 
 def test_a_package_without_its_executor_json_is_incomplete(simulated, elsewhere):

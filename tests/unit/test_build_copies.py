@@ -6,7 +6,7 @@ import os
 import pytest
 from packages import write_manifest, write_package
 
-from pytest_cannlm.build import PackageFolder, find_package, relabel
+from pytest_cannlm.build import PackageFolder, find_package, locate_package, relabel, stand_in
 from pytest_cannlm.build.package import verify
 from pytest_cannlm.build.weights import WEIGHT_FILE
 from pytest_cannlm.compat.damage import DAMAGES
@@ -51,6 +51,15 @@ def test_a_longer_version_changes_the_copys_size_in_its_manifest_too(tiny_packag
     assert copy.data["files"] != tiny_packages().data["files"]
 
 
+def test_how_to_generate_may_be_changed_and_nothing_else(tiny_packages, tmp_path):
+    copy = relabel(tiny_packages(), tmp_path / "copy")
+    copy.package.joinpath("context.json").write_text("{}")
+    verify(copy)
+    copy.package.joinpath("tokenizer.json").write_text("{}")
+    with pytest.raises(PackageError, match=r"tokenizer\.json"):
+        verify(copy)
+
+
 def test_unknown_damage_is_refused(tiny_packages, tmp_path):
     with pytest.raises(UsageError, match="truncate"):
         relabel(tiny_packages(), tmp_path / "copy", damage="melt")
@@ -75,6 +84,87 @@ def test_no_large_file_is_copied(large, tmp_path, damage):
 
 def _on_disk(file):
     return getattr(file.stat(), "st_blocks", 0) * 512
+
+
+def beginnings(folder):
+    """Size and first bytes of every file."""
+
+    def beginning(path):
+        with path.open("rb") as file:
+            return path.stat().st_size, file.read(64)
+
+    return {path.name: beginning(path) for path in folder.iterdir()}
+
+
+def test_a_stand_in_is_nobody_else_s_and_takes_no_space(large, tmp_path):
+    before = beginnings(large.package)
+    copy = stand_in(large, tmp_path / "copy")
+    assert beginnings(copy.package) == before
+    for file in copy.package.iterdir():
+        assert _on_disk(file) <= MIB
+        os.truncate(file, 0)
+    copy.manifest.write_text("")
+    assert beginnings(large.package) == before
+    assert large.manifest.stat().st_size > 0
+
+
+def test_a_stand_in_of_a_small_package_is_the_same(tiny_packages, tmp_path):
+    copy = stand_in(tiny_packages(), tmp_path / "copy")
+    assert contents(copy.package) == contents(tiny_packages().package)
+    verify(copy)
+
+
+def test_a_broken_package_can_be_given_away_too(tmp_path):
+    folder = write_package(tmp_path / "p" / "package")
+    (folder / "loop").symlink_to("loop")
+    (folder / "executor.json").write_text("[")
+    (folder.parent / "manifest.json").write_text("[")
+    copy = stand_in(find_package(folder), tmp_path / "copy")
+    assert (copy.package / "executor.json").read_text() == copy.manifest.read_text() == "["
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "{", "[" * 200_000, '{"a": 1, "a": 2}', "{}".encode("utf-16")])
+@pytest.mark.parametrize("name", ["package/executor.json", "manifest.json"])
+def test_a_file_that_says_nothing_usable_is_damage_and_no_traceback(tmp_path, name, text):
+    folder = write_package(tmp_path / "p" / "package")
+    write_manifest(folder.parent / "manifest.json")
+    (folder.parent / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    found = find_package(folder)
+    assert found.package == folder
+    with pytest.raises(PackageError) as caught:
+        _ = (locate_package(folder).data, found.context)
+    assert caught.value.code == "PACKAGE_DAMAGED"
+    with pytest.raises(PackageError):
+        relabel(found, tmp_path / "copy", cann="6.0.1.0")
+
+
+@pytest.mark.parametrize("said", ["1e999", "256.5", '"256"', "true", "null"])
+def test_a_context_that_is_no_whole_number_is_damage(tmp_path, said):
+    folder = write_package(tmp_path / "p")
+    executor = json.loads((folder / "executor.json").read_text())
+    executor["llm_config"]["kv_cache_max_len"] = "HERE"
+    (folder / "executor.json").write_text(json.dumps(executor).replace('"HERE"', said))
+    with pytest.raises(PackageError, match="kv_cache_max_len"):
+        _ = locate_package(folder).context
+
+
+@pytest.mark.parametrize("key", ["model_path", "weight_path"])
+def test_a_package_that_leads_out_of_itself_is_not_followed(tmp_path, key):
+    folder = write_package(tmp_path / "p")
+    executor = json.loads((folder / "executor.json").read_text())
+    executor["autoregressive"][key] = "../other"
+    (folder / "executor.json").write_text(json.dumps(executor))
+    wrong = {"cann": "6.0.1.0"} if key == "model_path" else {"damage": "truncate"}
+    with pytest.raises(PackageError, match="outside the package"):
+        relabel(locate_package(folder), tmp_path / "copy", **wrong)
+
+
+@pytest.mark.parametrize("build", ["null", "[]", "3"])
+def test_a_manifest_of_odd_parts_is_relabelled_without_them(tmp_path, build):
+    folder = write_package(tmp_path / "p" / "package")
+    (folder.parent / "manifest.json").write_text(f'{{"build": {build}, "files": {build}}}')
+    copy = relabel(find_package(folder), tmp_path / "copy", cann="6.0.1.0")
+    assert copy.data == {"build": json.loads(build), "files": json.loads(build)}
 
 
 def test_a_destroyed_header_keeps_the_files_size(large, tmp_path):

@@ -22,7 +22,10 @@ def device(tmp_path, *, parameters=None, command_line=None):
     [
         ({"parameters": {HARDWARE: "KirinX90"}}, "KirinX90", f"param get {HARDWARE}"),
         ({"parameters": {HARDWARE: "kirin9020"}, "command_line": "KirinX90"}, "Kirin9020", f"param get {HARDWARE}"),
-        ({"parameters": {CAPABILITY: "true"}}, "KirinX90", f"param get {CAPABILITY}"),
+        ({"parameters": {CAPABILITY: "true"}}, None, f"param get {CAPABILITY} (said 'true')"),
+        ({"parameters": {HARDWARE: "default"}, "command_line": "KirinX90"}, "KirinX90", "cmdline"),
+        ({"parameters": {HARDWARE: "kirin"}, "command_line": "kirin_boot=1 KirinX90"}, "KirinX90", "cmdline"),
+        ({"parameters": {HARDWARE: "rk3568"}}, None, f"param get {HARDWARE} (said 'rk3568')"),
         ({"parameters": {CAPABILITY: "false"}, "command_line": "a hardware=kirin9020 b"}, "Kirin9020", "cmdline"),
         ({"command_line": "x NPU_ohos.boot.hardware.KirinX90_v2_0 y"}, "KirinX90", "cmdline"),
         ({"command_line": "hardware=KirinX90A"}, "KirinX90A", "cmdline"),
@@ -34,6 +37,14 @@ def test_the_first_place_with_an_answer_counts(tmp_path, facts, chip, where):
     found = detect_chip(device(tmp_path, **facts), environment={})
     assert found.chip == chip
     assert where in found.where
+
+
+@pytest.mark.parametrize("said", ["true", "garbage chip!!", "麒麟X90", "Get parameter fail", "x" * 5000])
+def test_what_names_no_chip_is_shown_and_the_next_place_asked(said):
+    probes = [Probe("p", lambda: said), Probe("q", lambda: "KIRIN_X90")]
+    assert detect_chip(probes, environment={}) == Detected("KirinX90", "q")
+    found = detect_chip(probes[:1], environment={})
+    assert (found.chip, found.where) == (None, f"asked: p (said {said[:40]!r})")
 
 
 def test_a_look_alike_is_another_chip(tmp_path):

@@ -1,16 +1,20 @@
 """The scripted cloud endpoint, spoken to byte by byte: what it answers, what it refuses, what it remembers."""
 
+import base64
 import http.client
 import json
 import socket
 import threading
 import time
+from contextlib import suppress
+from urllib.parse import quote
 
 import pytest
 
 from pytest_cannlm.cloud.answers import pieces_of
 from pytest_cannlm.cloud.endpoint import CloudEndpoint
-from pytest_cannlm.cloud.secret import Secret
+from pytest_cannlm.cloud.script import Script
+from pytest_cannlm.cloud.secret import HIDDEN, Secret
 from pytest_cannlm.cloud.server import LARGEST_BODY
 from pytest_cannlm.errors import UsageError
 
@@ -259,6 +263,7 @@ def test_a_reply_that_fails_is_an_answer(cloud, call):
     status, answer = call(CHAT, asking())
     assert status == 500
     assert "KeyError" in answer["error"]["message"]
+    assert "KeyError" in cloud.requests[-1].script_error
     cloud.reply(lambda request: 3)
     assert call(CHAT, asking())[0] == 500
 
@@ -323,13 +328,71 @@ def test_requests_are_remembered_without_the_key(cloud, call):
     assert "sk-real-one" not in shown
 
 
+def test_a_script_may_hold_for_the_next_requests_only(cloud, call):
+    cloud.fail(429, times=1)
+    cloud.fail(500, times=2)
+    cloud.reply("once", times=4)
+    cloud.reply("then this")
+    assert cloud.script.fail == (429, "Scripted failure 429.")
+    assert [call(CHAT, asking())[0] for _ in range(3)] == [429, 500, 500]
+    assert [call(CHAT, asking())[1]["choices"][0]["message"]["content"] for _ in range(2)] == ["once", "then this"]
+    assert cloud.script == Script(reply="then this")
+
+
+def test_every_kind_of_script_can_hold_once(cloud, call):
+    cloud.answer_as("cheap", times=1)
+    cloud.slow(0.05, times=1)
+    started = time.monotonic()
+    assert call(CHAT, asking())[1]["model"] == "cheap"
+    assert time.monotonic() - started >= 0.05
+    cloud.cut(1, times=1)
+    with pytest.raises(http.client.IncompleteRead):
+        call(CHAT, asking())
+    call.connection.close()
+    assert call(CHAT, asking())[1]["model"] == cloud.model
+
+
+SPOILED = {
+    "nothing": (lambda cloud: None, {}, None),
+    "slow": (lambda cloud: cloud.slow(0.01), {}, None),
+    "failed": (lambda cloud: cloud.fail(401), {}, "failed"),
+    "cut": (lambda cloud: cloud.cut(1), {"stream": True}, "cut"),
+    "cut where nothing is streamed": (lambda cloud: cloud.cut(100), {}, "cut"),
+    "cut behind the end": (lambda cloud: cloud.cut(100), {"stream": True}, None),
+    "renamed": (lambda cloud: cloud.answer_as("other"), {}, "renamed"),
+    "named as ever": (lambda cloud: cloud.answer_as(cloud.model), {}, None),
+}
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_a_request_remembers_what_the_script_did_to_it(cloud, call, name):
+    script, more, spoiled = SPOILED[name]
+    script(cloud)
+    with suppress(http.client.IncompleteRead):
+        call.send(CHAT, asking(**more)).read()
+    (request,) = cloud.requests
+    assert (request.spoiled, request.is_right) == (spoiled, True)
+    assert request.takes_s == (0.01 if name == "slow" else 0)
+
+
+def test_a_request_that_is_wrong_is_no_better_for_a_script(cloud, call):
+    cloud.fail(401)
+    call(CHAT, {"nonsense": True})
+    call(CHAT, asking(), key="sk-other")
+    assert [(request.status, request.spoiled, request.is_right) for request in cloud.requests] == [
+        (400, None, False),
+        (401, None, False),
+    ]
+
+
 def test_reset_forgets_everything(cloud, call):
     cloud.fail(500)
+    cloud.fail(429, times=2)
     cloud.slow(0.01)
     call(CHAT, asking())
     cloud.reset()
     assert cloud.requests == ()
-    assert not cloud.script.disturbs
+    assert cloud.script == Script()
     assert call(CHAT, asking())[0] == 200
 
 
@@ -341,6 +404,12 @@ def test_reset_forgets_everything(cloud, call):
         lambda cloud: cloud.fail("500"),
         lambda cloud: cloud.slow(),
         lambda cloud: cloud.slow(-1),
+        lambda cloud: cloud.slow("x"),
+        lambda cloud: cloud.slow(1, per_chunk=float("nan")),
+        lambda cloud: cloud.answer_as(""),
+        lambda cloud: cloud.fail(500, times=0),
+        lambda cloud: cloud.reply("a", times=True),
+        lambda cloud: cloud.cut(times=10**9),
         lambda cloud: cloud.cut(-1),
         lambda cloud: cloud.cut(1.5),
         lambda cloud: cloud.reply(None),
@@ -349,6 +418,30 @@ def test_reset_forgets_everything(cloud, call):
 def test_scripts_that_make_no_sense(cloud, wrong):
     with pytest.raises(UsageError):
         wrong(cloud)
+
+
+@pytest.mark.parametrize("before", ["", "a", "ab", "user:"])
+@pytest.mark.parametrize("after", ["", "z", "zz", "\n"])
+def test_a_secret_is_found_in_every_usual_form(before, after):
+    key = Secret("sk-a/b+c?d=0123456789")
+    text = f"{before}{key}{after}"
+    for shown in (
+        text,
+        quote(text),
+        quote(text, safe=""),
+        text.encode().hex(),
+        base64.b64encode(text.encode()).decode(),
+        base64.urlsafe_b64encode(text.encode()).decode(),
+    ):
+        assert key.is_in(f"said {shown} there")
+        assert HIDDEN in key.hidden_in(shown)
+        assert not key.is_in(key.hidden_in(shown))
+
+
+def test_a_short_or_empty_secret_is_looked_for_as_it_is_only():
+    for key in ("", "a", "key"):
+        assert not Secret(key).is_in("0123456789 =")
+        assert Secret(key).hidden_in("0123456789 =") == "0123456789 ="
 
 
 def test_a_secret_is_used_but_not_shown():

@@ -199,14 +199,14 @@ def test_a_url_that_is_none(url):
 @pytest.mark.parametrize("key", ["sk-1\n", "sk 1", "schlüssel", "\x00"])
 def test_a_key_that_no_header_can_hold(key):
     with pytest.raises(UsageError) as raised:
-        CloudModel(base_url="http://x", key=Secret(key), model="m")
+        CloudModel(base_url="https://x", key=Secret(key), model="m")
     assert key not in str(raised.value)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
 def test_a_time_limit_that_is_none(seconds):
     with pytest.raises(UsageError, match="time limit"):
-        CloudModel(base_url="http://x", key=Secret("k"), model="m", timeout_s=seconds)
+        CloudModel(base_url="https://x", key=Secret("k"), model="m", timeout_s=seconds)
 
 
 STREAMS = {
@@ -248,4 +248,4 @@ def test_what_other_endpoints_may_send(monkeypatch, name):
 
 def test_what_is_missing_of_the_endpoint_is_named():
     with pytest.raises(UsageError, match="no OPENAI_API_KEY, no OPENAI_MODEL"):
-        CloudModel.from_environment({"OPENAI_BASE_URL": "http://x", "OPENAI_MODEL": " "})
+        CloudModel.from_environment({"OPENAI_BASE_URL": "https://x", "OPENAI_MODEL": " "})

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from pytest_cannlm.harness import refusal, scratch
 from pytest_cannlm.harness.case import Case
 from pytest_cannlm.harness.run import Run
 from pytest_cannlm.markers import Layer, RefusesLoad
+from pytest_cannlm.models import hashing
 
 WRONG = {"cann": "6.0.1.0", "chip": "Kirin9020", "damage": "truncate"}
 
@@ -63,8 +66,19 @@ def refusing(error):
 
 
 @pytest.fixture
-def judged(tiny_packages, tmp_path):
+def judged(verdict_of):
     """``judged(client, at=..., cann=...)``: outcome and reason."""
+
+    def judge(client, **marker):
+        verdict = verdict_of(client, **marker)
+        return verdict.outcome, verdict.reason
+
+    return judge
+
+
+@pytest.fixture
+def verdict_of(tiny_packages, tmp_path):
+    """``verdict_of(client, at=..., cann=...)``."""
 
     def judge(client, **marker):
         package = tiny_packages()
@@ -81,7 +95,7 @@ def judged(tiny_packages, tmp_path):
         parsed = RefusesLoad.parse([Layer((), marker, "function")])
         (verdict,) = refusal.judge(run, parsed, relabel=relabel, scratch=tmp_path / "scratch").verdicts
         assert verdict.name == f"refuses_load at {parsed.at}"
-        return verdict.outcome, verdict.reason
+        return verdict
 
     return judge
 
@@ -114,11 +128,35 @@ def test_at_the_engine_a_clean_error_passes_and_a_load_fails(judged, wrong):
     assert (outcome, reason.split(";")[0]) == ("fail", "the engine loaded the copy")
 
 
+@pytest.mark.parametrize("at", ["gate", "engine"])
+def test_memory_that_cannot_be_seen_is_said_to_be_so(judged, at):
+    client = Client(
+        footprint=Memory("measured", None, None, None, None, None),
+        engine_load=refusing(EngineError("not this one", code="145000")),
+    )
+    outcome, reason = judged(client, at=at, cann="6.0.1.0")
+    assert outcome == "pass"
+    assert reason.endswith("; the good package loads afterwards; whether memory grew is not observable")
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_every_damage_is_refused_at_the_gate_with_its_code(judged, damage):
     outcome, reason = judged(Client(), damage=damage)
     assert outcome == "pass", reason
     assert f"[{DAMAGES[damage].code}]" in reason
+
+
+@pytest.mark.parametrize(
+    ("wrong", "at", "place"),
+    [
+        ({"cann": "6.0.1.0"}, "gate", "the CANN versions"),
+        ({"chip": "Kirin9020"}, "gate", "the chips"),
+        ({"damage": "truncate"}, "gate", "the code that the gate gives"),
+        ({"damage": "truncate"}, "engine", "what the engine checks"),
+    ],
+)
+def test_where_to_look_fits_what_is_wrong(verdict_of, wrong, at, place):
+    assert verdict_of(GatelessClient(), at=at, **wrong).look_at.startswith(place)
 
 
 @pytest.mark.parametrize("at", ["gate", "engine"])
@@ -258,15 +296,41 @@ def test_no_copy_is_left_behind(judged, tmp_path):
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
-def test_what_killed_runs_left_is_removed_after_a_day(judged, tmp_path):
+@pytest.mark.skipif(sys.platform == "win32", reason="no process can be asked for there")
+def test_what_killed_runs_left_is_removed_at_once(judged, tmp_path):
+    code = (
+        "import os, pathlib, signal, sys\n"
+        "from pytest_cannlm.harness.scratch import place_for_a_copy\n"
+        "with place_for_a_copy(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[1])):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
     place = tmp_path / "scratch"
-    old, new = place / f"{scratch.PREFIX}old", place / f"{scratch.PREFIX}new"
+    subprocess.run([sys.executable, "-c", code, place], check=False)
+    assert len(list(place.iterdir())) == 1
+    judged(Client(), cann="6.0.1.0")
+    assert list(place.iterdir()) == []
+
+
+def test_what_nobody_can_be_asked_about_is_removed_after_a_day(judged, tmp_path):
+    place = tmp_path / "scratch"
+    old, new = place / f"{scratch.PREFIX}another-1-old", place / f"{scratch.PREFIX}another-1-new"
     for folder in (old, new):
         folder.mkdir(parents=True)
     two_days_ago = time.time() - 2 * 24 * 3600
     os.utime(old, (two_days_ago, two_days_ago))
+    with scratch.place_for_a_copy(place, place) as mine:
+        judged(Client(), cann="6.0.1.0")
+        assert set(place.iterdir()) == {new, mine}
+
+
+def test_hashes_stay_known_although_links_change_the_status(judged, tiny_packages, tmp_path, monkeypatch):
+    memo = tmp_path / hashing.MEMO
+    files = [path for path in tiny_packages().package.iterdir() if path.is_file()]
+    for file in files:
+        hashing.file_sha256(file, memo=memo)
     judged(Client(), cann="6.0.1.0")
-    assert list(place.iterdir()) == [new]
+    monkeypatch.setattr(hashing, "_hash", lambda file: pytest.fail(f"{file} is hashed again"))
+    assert all(hashing.file_sha256(file, memo=memo) for file in files)
 
 
 def test_copies_of_a_package_on_another_file_system_are_made_beside_it(monkeypatch, tmp_path):
@@ -285,8 +349,8 @@ def test_a_place_that_cannot_be_written_is_not_insisted_on(monkeypatch, tmp_path
     with scratch.place_for_a_copy(cache, package) as made:
         assert cache not in Path(made).parents
     monkeypatch.setattr(Path, "mkdir", lambda self, **_: _refuse(errno.ENOSPC))
-    with pytest.raises(OSError, match="No space"):
-        scratch.place_for_a_copy(cache, package)
+    with pytest.raises(OSError, match="No space"), scratch.place_for_a_copy(cache, package):
+        pass
 
 
 def _refuse(number):

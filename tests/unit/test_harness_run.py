@@ -56,6 +56,15 @@ def test_the_last_token_needs_no_position(started):
         run.generate(asking(most + 1))
 
 
+def test_the_tokenizer_of_an_app_is_the_one_in_the_package(started, tmp_path):
+    run = started(FakeClient())
+    app = "/data/app/qwen2"
+    paths = {"model_path": f"{app}/m.omc", "weight_path": f"{app}/"}
+    executor = {"tokenizer": {"path": f"{app}/tokenizer.json"}, "autoregressive": paths}
+    (tmp_path / "executor.json").write_text(json.dumps(executor))
+    assert len(run.tokenizer.encode(TEXT)) == PROMPT
+
+
 @pytest.mark.parametrize("names", [("tokenize",), ()])
 def test_an_engine_that_counts_too_few_prompt_tokens_hides_no_overflow(started, names):
     run = started(FakeClient(prompt_tokens=lambda _: 1, capabilities=names))
@@ -68,6 +77,22 @@ def test_another_count_of_prompt_tokens_is_an_error_of_its_own(started):
         started(FakeClient(prompt_tokens=lambda _: PROMPT - 1)).generate(asking(2))
     assert error.value.code == "PROMPT_TOKENS_DIFFER"
     assert started(FakeClient(prompt_tokens=lambda _: PROMPT - 1, capabilities=())).generate(asking(2))
+
+
+def test_a_request_that_the_engine_takes_from_nobody_says_how_much_it_takes(started):
+    refused = EngineError("Generate returned 1", code="1", remedy="Read the engine's log lines")
+    run = started(FakeClient(fails={"generate": refused}))
+    run.package.executor["llm_config"]["max_io_tokens"] = CONTEXT
+    with pytest.raises(
+        EngineError, match=rf"{PROMPT} prompt and {CONTEXT} new tokens; expected: at most {CONTEXT}"
+    ) as e:
+        run.generate(asking(CONTEXT))
+    assert e.value.code == "REQUEST_TOO_LONG"
+    assert "Ask for fewer new tokens" in str(e.value)
+    assert "log lines" not in str(e.value)
+    with pytest.raises(EngineError) as e:
+        run.generate(asking(1))
+    assert e.value is refused
 
 
 def test_a_prompt_without_any_room_is_refused_before_it_runs(started):

@@ -1,5 +1,6 @@
 import math
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -234,6 +235,7 @@ def test_parity_knows_the_metrics_that_are_computed():
         (RefusesLoad, {"cann": "8.0.0"}, "four numbers such as 6.1.1.0"),
         (RefusesLoad, {"cann": "0.0.0.0"}, "four numbers such as 6.1.1.0"),
         (RefusesLoad, {"cann": "6.0.1.0", "error": "CANN_VERSION_MISMATHC"}, "did you mean 'CANN_VERSION_MISMATCH'"),
+        (RefusesLoad, {"cann": "6.0.1.0", "error": "CANN_MISMATCH"}, "did you mean 'CANN_VERSION_MISMATCH'"),
     ],
 )
 def test_a_typo_that_would_assert_nothing_is_refused(marker, arguments, expected):
@@ -243,7 +245,10 @@ def test_a_typo_that_would_assert_nothing_is_refused(marker, arguments, expected
 def test_chips_have_one_spelling_and_engines_codes_of_their_own():
     assert parse(NpuMarker, model="m", chips="kirin x90").chips == ("KirinX90",)
     assert parse(RefusesLoad, chip="kirin 9020").chip == "Kirin9020"
-    assert parse(RefusesLoad, cann="6.0.1.0", error="145000", at="engine").error == "145000"
+    for code in ("145000", 145000):
+        assert parse(RefusesLoad, cann="6.0.1.0", error=code, at="engine").error == "145000"
+    assert "error=True" in refusal(RefusesLoad, cann="6.0.1.0", error=True)
+    assert "error=-1" in refusal(RefusesLoad, cann="6.0.1.0", error=-1)
 
 
 def test_every_code_of_a_refusal_is_documented():
@@ -296,6 +301,24 @@ def test_an_app_is_a_program_or_a_callable():
     assert parse(FallsBack).app is None
     assert parse(FallsBack, app=["python", Path("app.py")]).app == ("python", "app.py")
     assert parse(FallsBack, app=len).app is len
+
+
+async def _coroutine(): ...
+def _generator():
+    yield
+
+
+async def _both():
+    yield
+
+
+class _Called:
+    async def __call__(self): ...
+
+
+@pytest.mark.parametrize("app", [_coroutine, _generator, _both, partial(_coroutine), _Called()])
+def test_an_app_that_only_begins_when_it_is_called_is_refused(app):
+    assert "async or a generator" in refusal(FallsBack, app=app)
 
 
 @pytest.mark.parametrize("app", ["python app.py", [], ["python", 3], ["python", ""], {"python"}, 7])

@@ -52,6 +52,22 @@ def test_who_answered_and_what_was_not_applied():
     assert "cannlm.served_by" not in dict(properties_of(record()))
 
 
+def test_names_have_no_blanks():
+    refused = Verdict("fail", None, "refuses_load at gate", None, "", "lower", None, "it was loaded", "", "marker")
+    found = dict(properties_of(record(verdicts=(refused,))))
+    assert found["cannlm.refuses_load_at_gate.verdict"] == "fail"
+    assert found["cannlm.refuses_load_at_gate.reason"] == "it was loaded"
+    assert not [name for name in found if " " in name]
+
+
+def test_an_error_is_told_by_its_code_and_facts():
+    error = {"error": "CANN_VERSION_MISMATCH", "message": "refused", "found": "6.0.1.0", "log": ["a line"]}
+    found = dict(properties_of(record(error=error)))
+    assert found["cannlm.error"] == "CANN_VERSION_MISMATCH"
+    assert (found["cannlm.error.message"], found["cannlm.error.found"]) == ("refused", "6.0.1.0")
+    assert "cannlm.error.log" not in found
+
+
 def test_every_value_is_a_text_that_xml_can_hold():
     pairs = properties_of(record(model=NASTY, not_run_reason=NASTY))
     device = DeviceFacts(NASTY, "sim", "KirinX90", None, "108.631.120.010", False)
@@ -68,7 +84,7 @@ def test_the_run_names_its_devices():
         DeviceFacts("hdc:1", "hdc", "KirinX90", None, "108.631.120.010", False),
     )
     found = dict(suite_properties(RunRecord("pytest-cannlm 0.1.0", "now", devices)))
-    assert found["cannlm.schema"] == "2"
+    assert found["cannlm.schema"] == "3"
     assert found["cannlm.device0.cann"] == "6.1.1.0"
     assert found["cannlm.device0.simulated"] == "true"
     assert found["cannlm.device1.device_version"] == "108.631.120.010"

@@ -57,10 +57,11 @@ def same(first, second):
 
 def test_a_record_survives_the_round_trip():
     fallen = TestRecord("c", "passed", "fallback", served_by=("cloud: m at h",), not_applied=("parity",))
-    whole = run(judged(), judged(NASTY, figures=(figure(-math.inf),), not_run_reason=NASTY), fallen)
+    broken = judged("d", error={"error": "CANN_VERSION_MISMATCH", "message": NASTY, "notes": ["one", "two"]})
+    whole = run(judged(), judged(NASTY, figures=(figure(-math.inf),), not_run_reason=NASTY), fallen, broken)
     data = json.loads(json.dumps(to_data(whole), allow_nan=False))
     assert same(from_data(RunRecord, data), whole)
-    assert data["schema"] == 2
+    assert data["schema"] == 3
 
 
 def test_numbers_without_a_json_form_are_flagged_texts():
