@@ -1,10 +1,12 @@
 """Fixtures that several test modules share."""
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import httpcore  # noqa: F401 - in-process runs of pytester forget what they import first, and httpx keeps its classes
 import pytest
-from tiny import tiny_llama
+from tiny import make_tiny, tiny_llama
 
 from pytest_cannlm.build import BuiltPackage, PackageFolder, Recipe, build, locate_package
 from pytest_cannlm.progress import SilentProgress
@@ -32,3 +34,10 @@ class TinyPackages:
 def tiny_packages(tmp_path_factory: pytest.TempPathFactory) -> TinyPackages:
     """Builder of packages of the tiny checkpoint."""
     return TinyPackages(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Gives the folder of a checkpoint of fixtures/make_tiny.py by its name; each is made once per run."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    return cache(lambda name: make_tiny(folder / name, name))

@@ -44,7 +44,7 @@ def heads(x, config):
 
 def rotate(x, config):
     """Rotary embedding, first half of a head paired with the second."""
-    frequencies = config.rope_theta ** (-np.arange(0, config.head_dim, 2) / config.head_dim)
+    frequencies = config.rope.theta ** (-np.arange(0, config.head_dim, 2) / config.head_dim)
     angles = np.arange(x.shape[1])[:, None] * frequencies
     cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
     first, second = np.split(x, 2, axis=-1)

@@ -1,17 +1,26 @@
 """The tiny Llama checkpoint that the suite builds from, and variants of it."""
 
 import json
+import runpy
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 
 def tiny_llama() -> Path:
     """Hugging Face folder: 2 layers, hidden 128, 4 heads over 2 key-value heads, 512 tokens, tied; see make_tiny.py."""
     return Path(__file__).resolve().parent.parent / "fixtures" / "tiny-llama"
+
+
+def make_tiny(folder: Path, name: str) -> Path:
+    """Write the checkpoint ``name`` of fixtures/make_tiny.py into ``folder``; skips without ml_dtypes."""
+    pytest.importorskip("ml_dtypes", reason="making bfloat16 files needs ml_dtypes")
+    runpy.run_path(str(tiny_llama().parent / "make_tiny.py"))["make"](folder, name)
+    return folder
 
 
 def tiny_copy(folder: Path, *, without: tuple[str, ...] = (), **config: Any) -> Path:
@@ -70,51 +79,57 @@ def tiny_sharded(folder: Path, shards: int = 3) -> Path:
 def tiny_gguf(
     file: Path,
     *,
+    checkpoint: Path | None = None,
     kind: str = "F32",
     metadata: Mapping[str, Any] | None = None,
     tensors: Mapping[str, Any] | None = None,
 ) -> Path:
-    """The checkpoint as a GGUF file, q and k rows in GGUF's order; ``kind`` is the storage type of the matrices.
+    """A checkpoint, tiny-llama by default, as a GGUF file; ``kind`` is the storage type of the matrices.
 
-    ``metadata`` changes keys (None takes one out) and ``tensors`` adds arrays by GGUF name.
+    Rows of q and k are in GGUF's order, which for llama is not the checkpoint's. ``metadata`` changes keys (None takes
+    one out) and ``tensors`` adds arrays by GGUF name.
     """
     import gguf
 
     from pytest_cannlm.models.checkpoint import open_checkpoint
 
+    folder = checkpoint or tiny_llama()
+    with open_checkpoint(folder) as source:
+        config = source.config
+        arrays = {name: source.read(name) for name in source.tensors}
     values: dict[str, Any] = {
-        "llama.block_count": 2,
-        "llama.context_length": 2048,
-        "llama.embedding_length": 128,
-        "llama.feed_forward_length": 256,
-        "llama.attention.head_count": 4,
-        "llama.attention.head_count_kv": 2,
-        "llama.attention.layer_norm_rms_epsilon": 1e-5,
-        "llama.rope.freq_base": 10000.0,
+        f"{config.family}.block_count": config.layers,
+        f"{config.family}.context_length": config.max_position_embeddings,
+        f"{config.family}.embedding_length": config.hidden_size,
+        f"{config.family}.feed_forward_length": config.intermediate_size,
+        f"{config.family}.attention.head_count": config.heads,
+        f"{config.family}.attention.head_count_kv": config.kv_heads,
+        f"{config.family}.attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        f"{config.family}.rope.freq_base": config.rope.theta,
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm",
         "tokenizer.ggml.bos_token_id": 1,
         "tokenizer.ggml.eos_token_id": 2,
         "tokenizer.ggml.eot_token_id": 0,
         "tokenizer.ggml.add_bos_token": False,
-        "tokenizer.chat_template": json.loads((tiny_llama() / "tokenizer_config.json").read_text())["chat_template"],
-        **_vocabulary(),
-        **(metadata or {}),
+        "tokenizer.chat_template": json.loads((folder / "tokenizer_config.json").read_text())["chat_template"],
+        **_vocabulary(folder, rows=config.vocab_size),
     }
-    writer = gguf.GGUFWriter(file, values.pop("general.architecture", "llama"))
+    if config.head_dim * config.heads != config.hidden_size:
+        values[f"{config.family}.attention.key_length"] = config.head_dim
+    values |= metadata or {}
+    writer = gguf.GGUFWriter(file, values.pop("general.architecture", config.family))
     for key, value in values.items():
         _add(writer, key, value)
     quantized = gguf.GGMLQuantizationType[kind]
-    with open_checkpoint(tiny_llama()) as checkpoint:
-        for name in checkpoint.tensors:
-            array = checkpoint.read(name)
-            if name.endswith(("q_proj.weight", "k_proj.weight")):
-                heads = array.shape[0] // checkpoint.config.head_dim
-                array = array.reshape(heads, 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
-            if array.ndim == 2 and kind != "F32":
-                writer.add_tensor(_gguf_name(name), gguf.quantize(array, quantized), raw_dtype=quantized)
-            else:
-                writer.add_tensor(_gguf_name(name), array)
+    for name, array in arrays.items():
+        if config.family == "llama" and name.split(".")[-2] in ("q_proj", "k_proj"):
+            shape = array.shape
+            array = array.reshape(-1, 2, config.head_dim // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
+        if array.ndim == 2 and kind != "F32":
+            writer.add_tensor(_gguf_name(name), gguf.quantize(array, quantized), raw_dtype=quantized)
+        else:
+            writer.add_tensor(_gguf_name(name), array)
     for name, array in (tensors or {}).items():
         writer.add_tensor(name, array)
     writer.write_header_to_file()
@@ -124,13 +139,14 @@ def tiny_gguf(
     return file
 
 
-def _vocabulary() -> dict[str, Any]:
-    data = json.loads((tiny_llama() / "tokenizer.json").read_text(encoding="utf-8"))
+def _vocabulary(folder: Path, *, rows: int) -> dict[str, Any]:
+    data = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     pieces = sorted(data["model"]["vocab"], key=data["model"]["vocab"].__getitem__)
     special = {entry["content"] for entry in data["added_tokens"]}
+    padding = [f"[PAD{number}]" for number in range(len(pieces), rows)]
     return {
-        "tokenizer.ggml.tokens": pieces,
-        "tokenizer.ggml.token_type": [3 if piece in special else 1 for piece in pieces],
+        "tokenizer.ggml.tokens": [*pieces, *padding],
+        "tokenizer.ggml.token_type": [3 if piece in special else 1 for piece in pieces] + [5] * len(padding),
         "tokenizer.ggml.merges": [" ".join(merge) for merge in data["model"]["merges"]],
     }
 

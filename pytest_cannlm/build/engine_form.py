@@ -44,6 +44,9 @@ IR_VERSION = 7
 HIDDEN = -3.4028234663852886e38
 """The engine's value for a masked position, the lowest float32."""
 
+_ABOVE_ZERO = 2.0**-10
+"""Added to the divisor of a norm, for rows of zeros; a normal number in fp16."""
+
 TensorRows = Callable[[str], Float32]
 """Gives a checkpoint tensor by its name, float32 [rows, columns] or [n]."""
 PlaceTensor = Callable[[str, bool], Stored]
@@ -158,6 +161,20 @@ class _Engine:
     def weight(self, g: GraphWriter, name: str) -> str:
         return g.external(name, self._place(name, False), self._location)
 
+    def rms_norm(self, g: GraphWriter, x: str, eps: float, at: str) -> str:
+        """RMSNorm of rows that were divided by their largest magnitude, which changes nothing but the range.
+
+        The square of an activation above 255 overflows fp16, and real models have some in the thousands: such a row
+        would come out as zeros. Divided so, squares are at most 1 and sum to at most the length of a row, whichever way
+        a compiler adds them up. The result is exact for any divisor, eps being divided with it.
+        """
+        largest = g.op("ReduceMax", [g.op("Abs", [x], f"{at}/abs")], f"{at}/largest", axes=[-1], keepdims=1)
+        divisor = g.op("Add", [largest, g.constant("above_zero", _ABOVE_ZERO, "float32")], f"{at}/divisor")
+        divided = g.op("Div", [x, divisor], f"{at}/divided")
+        root_eps = g.op("Div", [g.constant("root_eps", eps**0.5, "float32"), divisor], f"{at}/root_eps")
+        epsilon = g.op("Mul", [root_eps, root_eps], f"{at}/epsilon")
+        return decoder.six_node_norm(g, divided, epsilon, at)
+
     def linear(self, g: GraphWriter, x: str, matrix: Matrix) -> list[str]:
         outputs = []
         for part in matrix.parts:
@@ -169,17 +186,14 @@ class _Engine:
     def attention(self, g: GraphWriter, layer: int, q: str, k: str, v: str) -> str:
         c, at = self._config, f"/layers.{layer}/attention"
         groups = c.heads // c.kv_heads
-        q = self._rotate(g, self._reshape(g, q, [-1, c.heads, c.head_dim], f"{at}/q_heads"), f"{at}/q")
-        k = self._rotate(g, self._reshape(g, k, [-1, c.kv_heads, c.head_dim], f"{at}/k_heads"), f"{at}/k")
+        q = self._rotate(g, g.reshape(q, [-1, c.heads, c.head_dim], f"{at}/q_heads"), f"{at}/q")
+        k = self._rotate(g, g.reshape(k, [-1, c.kv_heads, c.head_dim], f"{at}/k_heads"), f"{at}/k")
         rows = [-1, c.kv_heads, 1, c.head_dim]
-        key = self._scatter(g, f"past_key_in{layer}", self._reshape(g, k, rows, f"{at}/k_rows"), f"past_key{layer}")
-        value = self._scatter(
-            g, f"past_value_in{layer}", self._reshape(g, v, rows, f"{at}/v_rows"), f"past_value{layer}"
-        )
+        key = self._scatter(g, f"past_key_in{layer}", g.reshape(k, rows, f"{at}/k_rows"), f"past_key{layer}")
+        value = self._scatter(g, f"past_value_in{layer}", g.reshape(v, rows, f"{at}/v_rows"), f"past_value{layer}")
         scale = g.constant("attention_scale", c.head_dim**-0.5, "float32")
-        q = self._reshape(
-            g, g.op("Mul", [q, scale], f"{at}/q_scaled"), [-1, c.kv_heads, groups, c.head_dim], f"{at}/q4"
-        )
+        q = g.op("Mul", [q, scale], f"{at}/q_scaled")
+        q = g.reshape(q, [-1, c.kv_heads, groups, c.head_dim], f"{at}/q4")
         q = g.op("Transpose", [q], f"{at}/q_transposed", perm=[1, 2, 0, 3])
         keys = g.op("Transpose", [key], f"{at}/keys", perm=[1, 2, 3, 0])
         scores = g.op("Add", [g.op("MatMul", [q, keys], f"{at}/scores"), "attention_mask"], f"{at}/masked")
@@ -187,7 +201,7 @@ class _Engine:
         values = g.op("Transpose", [value], f"{at}/values", perm=[1, 2, 0, 3])
         x = g.op("MatMul", [shares, values], f"{at}/attended")
         x = g.op("Transpose", [x], f"{at}/transposed", perm=[2, 0, 1, 3])
-        return self._reshape(g, x, [1, -1, c.heads * c.head_dim], f"{at}/rows")
+        return g.reshape(x, [1, -1, c.heads * c.head_dim], f"{at}/rows")
 
     def _rotate(self, g: GraphWriter, x: str, at: str) -> str:
         """x * cos + rotate_half(x) * sin, rotate_half by Slice and Concat as RoPE fusions expect it."""
@@ -203,6 +217,3 @@ class _Engine:
 
     def _scatter(self, g: GraphWriter, cache: str, rows: str, name: str) -> str:
         return g.op("ScatterND", [cache, self._slots, rows], name)
-
-    def _reshape(self, g: GraphWriter, x: str, dims: list[int], name: str) -> str:
-        return g.op("Reshape", [x, g.constant("shape_" + "x".join(map(str, dims)), dims, "int64")], name)

@@ -85,6 +85,11 @@ class GraphWriter:
         self._nodes.append(node)
         return list(outputs)
 
+    def reshape(self, x: str, dims: Sequence[int], name: str) -> str:
+        """Add a Reshape to ``dims``."""
+        shape = self.constant("shape_" + "x".join(map(str, dims)), list(dims), "int64")
+        return self.op("Reshape", [x, shape], name)
+
     def model(self, opsets: Mapping[str, int], ir_version: int) -> onnx.ModelProto:
         """The finished model."""
         graph = helper.make_graph(

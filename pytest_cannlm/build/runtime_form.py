@@ -30,6 +30,7 @@ import onnx
 from pytest_cannlm.build import decoder
 from pytest_cannlm.build.decoder import Matrix
 from pytest_cannlm.build.graph import EXACT, GraphWriter
+from pytest_cannlm.build.schemes import Float32
 from pytest_cannlm.build.weights import WEIGHT_FILE, Coefficients, StoredMatrix
 from pytest_cannlm.models.config import DecoderConfig
 
@@ -57,6 +58,16 @@ def runtime_form(config: DecoderConfig, coefficients: Coefficients, *, location:
     return g.model(OPSETS, IR_VERSION)
 
 
+def rotary_vectors(config: DecoderConfig, positions: int) -> dict[str, Float32]:
+    """The rotary tables as this form reads them, float32 [positions, head_dim] each.
+
+    rotate_half negates the first half; with the sign in the table the graph needs one Gather only.
+    """
+    cos, sin = decoder.rope_tables(config, positions)
+    half = config.head_dim // 2
+    return {COS: cos, SIN: np.concatenate([-sin[:, :half], sin[:, half:]], axis=1)}
+
+
 class _Runtime:
     def __init__(self, config: DecoderConfig, coefficients: Coefficients, location: str) -> None:
         self._config, self._coefficients, self._location = config, coefficients, location
@@ -81,6 +92,9 @@ class _Runtime:
     def weight(self, g: GraphWriter, name: str) -> str:
         return self._vector(g, name)
 
+    def rms_norm(self, g: GraphWriter, x: str, eps: float, at: str) -> str:
+        return decoder.six_node_norm(g, x, g.constant("rms_norm_eps", eps, "float32"), at)
+
     def rows_out(self, g: GraphWriter, x: str) -> str:
         return g.op("Gather", [x, "logit_rows"], "/logit_rows", axis=0)
 
@@ -98,16 +112,16 @@ class _Runtime:
         c, at = self._config, f"/layers.{layer}/attention"
         groups = c.heads // c.kv_heads
         both = g.op("Concat", [q, k], f"{at}/qk", axis=1)
-        heads = self._reshape(g, both, [-1, c.heads + c.kv_heads, c.head_dim], f"{at}/qk_heads")
+        heads = g.reshape(both, [-1, c.heads + c.kv_heads, c.head_dim], f"{at}/qk_heads")
         sizes = g.constant("heads_and_kv_heads", [c.heads, c.kv_heads], "int64")
         q, k = g.ops("Split", [self._rotate(g, heads, at), sizes], f"{at}/split", [f"{at}/q", f"{at}/k"], axis=1)
         scale = g.constant("attention_scale", c.head_dim**-0.5, "float32")
         q = g.op("Mul", [q, scale], f"{at}/q_scaled")
-        q = self._reshape(g, q, [-1, c.kv_heads, groups, c.head_dim], f"{at}/q_grouped")
+        q = g.reshape(q, [-1, c.kv_heads, groups, c.head_dim], f"{at}/q_grouped")
         q = g.op("Transpose", [q], f"{at}/q_transposed", perm=[1, 2, 0, 3])
-        q = self._reshape(g, q, [c.kv_heads, -1, c.head_dim], f"{at}/q_rows")
+        q = g.reshape(q, [c.kv_heads, -1, c.head_dim], f"{at}/q_rows")
         new_key = g.op("Transpose", [k], f"new_key{layer}", perm=[1, 2, 0])
-        v = self._reshape(g, v, [-1, c.kv_heads, c.head_dim], f"{at}/v_heads")
+        v = g.reshape(v, [-1, c.kv_heads, c.head_dim], f"{at}/v_heads")
         new_value = g.op("Transpose", [v], f"new_value{layer}", perm=[1, 0, 2])
 
         cached = g.op("MatMul", [q, f"past_key_in{layer}"], f"{at}/scores_cached")
@@ -119,9 +133,9 @@ class _Runtime:
         cached = g.op("MatMul", [cached, f"past_value_in{layer}"], f"{at}/values_cached{EXACT}")
         fresh = g.op("MatMul", [fresh, new_value], f"{at}/values_new{EXACT}")
         x = g.op("Add", [cached, fresh], f"{at}/values")
-        x = self._reshape(g, x, [c.kv_heads, groups, -1, c.head_dim], f"{at}/grouped")
+        x = g.reshape(x, [c.kv_heads, groups, -1, c.head_dim], f"{at}/grouped")
         x = g.op("Transpose", [x], f"{at}/transposed", perm=[2, 0, 1, 3])
-        return self._reshape(g, x, [-1, c.heads * c.head_dim], f"{at}/rows")
+        return g.reshape(x, [-1, c.heads * c.head_dim], f"{at}/rows")
 
     def _rotate(self, g: GraphWriter, x: str, at: str) -> str:
         """x * cos + rotate_half(x) * sin with rotate_half as one Gather: its sign is in the table."""
@@ -149,7 +163,7 @@ class _Runtime:
         """scale * (code) as scale * 16 * (high - 8) + scale * low: two exact 4-bit products."""
         blocks = m.columns // m.group_size
         shape = g.constant(f"{m.name}.blocks", [m.rows, blocks], "int64")
-        column = self._reshape(g, self._array(g, m, "scales"), [m.rows, 1], f"/{m.name}/scale_column{EXACT}")
+        column = g.reshape(self._array(g, m, "scales"), [m.rows, 1], f"/{m.name}/scale_column{EXACT}")
         low_scales = g.op("Expand", [column, shape], f"/{m.name}/low_scales{EXACT}")
         sixteen = g.constant("sixteen", 16.0, "float32")
         high_scales = g.op("Mul", [low_scales, sixteen], f"/{m.name}/high_scales{EXACT}")
@@ -181,7 +195,3 @@ class _Runtime:
 
     def _vector(self, g: GraphWriter, name: str) -> str:
         return g.external(name, self._coefficients.vectors[name], self._location)
-
-    def _reshape(self, g: GraphWriter, x: str, dims: list[int], name: str) -> str:
-        shape = g.constant("shape_" + "x".join(map(str, dims)), dims, "int64")
-        return g.op("Reshape", [x, shape], name)

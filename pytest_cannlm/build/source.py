@@ -11,22 +11,38 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_cannlm.errors import PackageError
 from pytest_cannlm.models.config import DecoderConfig
+from pytest_cannlm.models.rope import Rope, Yarn
 from pytest_cannlm.models.tokenizer import Tokenizer, TokenizerSpec
 
 _FILE = "source.json"
 
 
 def config_from_json(data: Mapping[str, Any]) -> DecoderConfig:
-    """A configuration from what ``dataclasses.asdict`` and JSON made of it."""
-    return DecoderConfig(
-        **{
-            **data,
-            "eos_token_ids": tuple(data["eos_token_ids"]),
-            "eos_sources": tuple((source, tuple(ids)) for source, ids in data["eos_sources"]),
-            "unknown_fields": tuple(data["unknown_fields"]),
-        }
-    )
+    """A configuration from what ``dataclasses.asdict`` and JSON made of it.
+
+    Raises:
+        PackageError: it was written by a version that describes decoders in another way.
+    """
+    try:
+        yarn = data["rope"]["yarn"]
+        return DecoderConfig(
+            **{
+                **data,
+                "rope": Rope(**{**data["rope"], "yarn": yarn and Yarn(**yarn)}),
+                "eos_token_ids": tuple(data["eos_token_ids"]),
+                "eos_sources": tuple((source, tuple(ids)) for source, ids in data["eos_sources"]),
+                "unknown_fields": tuple(data["unknown_fields"]),
+            }
+        )
+    except (KeyError, TypeError) as error:
+        raise PackageError(
+            "the model's configuration was written by another version of pytest-cannlm",
+            field="model.config",
+            found=error,
+            remedy="build the package again",
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ class CatalogueEntry:
     name: str
     title: str
     family: str
-    """As in :class:`pytest_cannlm.models.config.DecoderConfig`; it may be one that cannot be built yet."""
+    """As in :class:`pytest_cannlm.models.config.DecoderConfig`."""
     kind: Literal["pypi-gguf", "huggingface"]
     """A GGUF file inside a wheel of the Python package index, or a Hugging Face repository."""
     source: str

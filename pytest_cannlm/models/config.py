@@ -1,7 +1,8 @@
 """The decoder's shape and constants, read from a Hugging Face ``config.json`` in its old and its new spelling.
 
-Field meanings follow transformers' ``LlamaConfig``. transformers 4 writes ``rope_theta``, ``rope_scaling`` and
-``torch_dtype``; transformers 5 writes ``rope_parameters`` and ``dtype``. Both are read; a contradiction is refused.
+Field meanings follow transformers' ``LlamaConfig``, ``Qwen2Config``, ``Qwen3Config`` and ``GlmConfig``. transformers 4
+writes ``rope_theta``, ``rope_scaling`` and ``torch_dtype``; transformers 5 writes ``rope_parameters`` and ``dtype``.
+Both are read; a contradiction is refused.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from pytest_cannlm.errors import BadInputError, UnsupportedModelError
+from pytest_cannlm.errors import BadInputError
+from pytest_cannlm.models.families import Family, require_family
 from pytest_cannlm.models.fields import Fields
+from pytest_cannlm.models.rope import Rope, rope_of
 
-FAMILIES: Mapping[str, str] = {"llama": "LlamaForCausalLM"}
-"""Supported families (``model_type``, and GGUF's ``general.architecture``) and their architecture."""
+MOST_LAYERS = 10_000
+"""So that a damaged count is refused before names are made for that many layers."""
 
 EosSources = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -35,8 +38,15 @@ class DecoderConfig:
     vocab_size: int
     """Rows of the embedding; can exceed the tokenizer's vocabulary."""
     max_position_embeddings: int
+    """Positions that the model is made for, those that YaRN adds included."""
     rms_norm_eps: float
-    rope_theta: float
+    rope: Rope
+    qkv_bias: bool
+    """The projections to q, k and v have biases."""
+    output_bias: bool
+    """The projection of what attention found has a bias."""
+    qk_norm: bool
+    """Every head of q and of k is normed before the rotary embedding."""
     tie_word_embeddings: bool
     bos_token_id: int | None
     pad_token_id: int | None
@@ -66,6 +76,8 @@ def decoder_config(
     fields = Fields(config, file=file)
     family = _family(fields)
     _refuse_unsupported(fields, family)
+    layers = fields.integer("num_hidden_layers", maximum=MOST_LAYERS)
+    _refuse_sliding_window(fields, family, layers=layers)
     vocab_size = fields.integer("vocab_size")
     heads = fields.integer("num_attention_heads")
     hidden_size = fields.integer("hidden_size")
@@ -79,19 +91,25 @@ def decoder_config(
     bos = fields.one_token_id("bos_token_id", vocab_size=vocab_size)
     if bos is None:
         bos = generation_fields.one_token_id("bos_token_id", vocab_size=vocab_size)
+    head_dim = _head_dim(fields, family, hidden_size=hidden_size, heads=heads)
+    rope = rope_of(fields, family=family, head_dim=head_dim)
+    qkv_bias, output_bias = _attention_biases(fields, family)
     result = DecoderConfig(
-        family=family,
-        architecture=FAMILIES[family],
-        layers=fields.integer("num_hidden_layers"),
+        family=family.name,
+        architecture=family.architecture,
+        layers=layers,
         hidden_size=hidden_size,
         intermediate_size=fields.integer("intermediate_size"),
         heads=heads,
         kv_heads=fields.integer("num_key_value_heads", default=heads),
-        head_dim=_head_dim(fields, hidden_size=hidden_size, heads=heads),
+        head_dim=head_dim,
         vocab_size=vocab_size,
-        max_position_embeddings=fields.integer("max_position_embeddings"),
+        max_position_embeddings=max(fields.integer("max_position_embeddings"), rope.yarn.positions if rope.yarn else 0),
         rms_norm_eps=fields.number("rms_norm_eps"),
-        rope_theta=_rope_theta(fields),
+        rope=rope,
+        qkv_bias=qkv_bias,
+        output_bias=output_bias,
+        qk_norm=family.qk_norm,
         tie_word_embeddings=fields.flag("tie_word_embeddings", default=False),
         bos_token_id=bos,
         pad_token_id=fields.one_token_id("pad_token_id", vocab_size=vocab_size),
@@ -142,48 +160,22 @@ def unite_eos(sources: EosSources, *, vocab_size: int, file: Path) -> tuple[tupl
     return tuple(sorted({token for _, ids in named for token in ids})), named
 
 
-def require_family(name: str, *, file: Path | None, field: str) -> str:
-    """``name`` if this version can build the family, else ``UnsupportedModelError``."""
-    if name not in FAMILIES:
-        raise UnsupportedModelError(
-            f"model family {name!r} is not supported",
-            file=file,
-            field=field,
-            found=name,
-            expected=", ".join(FAMILIES),
-        )
-    return name
-
-
-def refuse(what: str, *, file: Path, field: str, found: Any, expected: str) -> NoReturn:
-    """Refuse a feature by name."""
-    raise UnsupportedModelError(f"{what} is not supported", file=file, field=field, found=found, expected=expected)
-
-
-def _family(fields: Fields) -> str:
+def _family(fields: Fields) -> Family:
     name = fields.get("model_type")
     if not isinstance(name, str):
         raise fields.missing("model_type") if name is None else fields.wrong("model_type", name, "a family name")
     family = require_family(name, file=fields.file, field="model_type")
-    architectures = fields.get("architectures") or [FAMILIES[family]]
-    if architectures != [FAMILIES[family]]:
-        refuse(
-            f"architecture {architectures!r}",
-            file=fields.file,
-            field="architectures",
-            found=architectures,
-            expected=FAMILIES[family],
-        )
+    architectures = fields.get("architectures") or [family.architecture]
+    if architectures != [family.architecture]:
+        raise fields.unsupported(f"architecture {architectures!r}", "architectures", architectures, family.architecture)
     return family
 
 
-def _refuse_unsupported(fields: Fields, family: str) -> None:
+def _refuse_unsupported(fields: Fields, family: Family) -> None:
     """Features that a config.json can switch on and that the exported graph does not have."""
     accepted: dict[str, tuple[str, tuple[Any, ...]]] = {
         "hidden_act": ("this activation", (None, "silu", "swish")),
-        "attention_bias": ("attention bias", (None, False)),
         "mlp_bias": ("MLP bias", (None, False)),
-        "partial_rotary_factor": ("partial rotary embedding", (None, 1.0)),
         "quantization_config": ("a checkpoint that is already quantized", (None,)),
         "text_config": ("a model with a nested text_config (multimodal)", (None,)),
         **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), ("mixture of experts", (None, 0, 1))),
@@ -192,24 +184,37 @@ def _refuse_unsupported(fields: Fields, family: str) -> None:
         value = fields.get(field)
         if value not in values:
             expected = " or ".join("absent" if item is None else repr(item) for item in values)
-            refuse(f"{what} (family {family})", file=fields.file, field=field, found=repr(value), expected=expected)
-    window, in_use = fields.get("sliding_window"), fields.get("use_sliding_window")
-    if window is not None and in_use is not False:
-        refuse("sliding window attention", file=fields.file, field="sliding_window", found=window, expected="null")
-    others = sorted({str(kind) for kind in fields.get("layer_types") or ()} - {"full_attention"})
+            raise fields.unsupported(f"{what} (family {family.name})", field, repr(value), expected)
+    kinds = fields.get("layer_types") or []
+    if not isinstance(kinds, list):
+        raise fields.wrong("layer_types", kinds, "a list of names")
+    others = sorted({str(kind) for kind in kinds} - {"full_attention"})
     if others:
-        refuse(
-            "this kind of layer",
-            file=fields.file,
-            field="layer_types",
-            found=", ".join(others),
-            expected="full_attention",
-        )
+        raise fields.unsupported("this kind of layer", "layer_types", ", ".join(others), "full_attention")
 
 
-def _head_dim(fields: Fields, *, hidden_size: int, heads: int) -> int:
+def _refuse_sliding_window(fields: Fields, family: Family, *, layers: int) -> None:
+    """A window counts only where it is switched on, and only from layer ``max_window_layers`` on."""
+    window = fields.get("sliding_window")
+    in_use = fields.flag("use_sliding_window", default=family.sliding_window)
+    first = fields.integer("max_window_layers", default=0, minimum=0)
+    if window is not None and in_use and first < layers:
+        raise fields.unsupported("sliding window attention", "sliding_window", window, "null")
+
+
+def _attention_biases(fields: Fields, family: Family) -> tuple[bool, bool]:
+    """Whether q, k and v, and whether the output projection have biases."""
+    if family.qkv_bias is not None:
+        return family.qkv_bias, False
+    biased = fields.flag("attention_bias", default=family.attention_bias)
+    return biased, biased and family.output_bias
+
+
+def _head_dim(fields: Fields, family: Family, *, hidden_size: int, heads: int) -> int:
     if fields.get("head_dim") is not None:
         return fields.integer("head_dim")
+    if family.head_dim is not None:
+        return family.head_dim
     if hidden_size % heads:
         raise BadInputError(
             "hidden_size is not a multiple of num_attention_heads and head_dim is not given",
@@ -218,46 +223,6 @@ def _head_dim(fields: Fields, *, hidden_size: int, heads: int) -> int:
             found=f"{hidden_size} / {heads}",
         )
     return hidden_size // heads
-
-
-def _rope_theta(fields: Fields) -> float:
-    """The rotary base, wherever it stands. There is no default: a wrong base drifts with length, silently."""
-    places = {"rope_theta": fields.get("rope_theta")}
-    for name in ("rope_parameters", "rope_scaling"):
-        group = fields.get(name)
-        if group is None:
-            continue
-        if not isinstance(group, Mapping):
-            raise fields.wrong(name, group, "an object or null")
-        _require_default_rope(fields, name, group)
-        places[f"{name}.rope_theta"] = group.get("rope_theta")
-    given = {place: fields.as_number(place, value) for place, value in places.items() if value is not None}
-    if not given:
-        raise fields.missing("rope_theta")
-    if len(set(given.values())) > 1:
-        raise fields.conflict(given)
-    return next(iter(given.values()))
-
-
-def _require_default_rope(fields: Fields, name: str, group: Mapping[str, Any]) -> None:
-    kinds = {key: group[key] for key in ("rope_type", "type") if group.get(key) is not None}
-    if len(set(map(str, kinds.values()))) > 1:
-        raise fields.conflict({f"{name}.{key}": value for key, value in kinds.items()})
-    kind = next(iter(kinds.values()), "default")
-    if kind != "default":
-        refuse(f"RoPE type {kind!r}", file=fields.file, field=f"{name}.rope_type", found=kind, expected="default")
-    for key in ("factor", "partial_rotary_factor"):
-        if group.get(key) not in (None, 1):
-            refuse(f"RoPE {key}", file=fields.file, field=f"{name}.{key}", found=group[key], expected="1 or absent")
-    nested = [key for key, value in group.items() if isinstance(value, Mapping)]
-    if nested:
-        refuse(
-            "RoPE per kind of layer",
-            file=fields.file,
-            field=name,
-            found=", ".join(nested),
-            expected="one for all layers",
-        )
 
 
 def _dtype(fields: Fields) -> str:

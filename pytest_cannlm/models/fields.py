@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_cannlm.errors import BadInputError
+from pytest_cannlm.errors import BadInputError, UnsupportedModelError
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -20,6 +20,10 @@ def read_json(file: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise BadInputError("this file must hold a JSON object", file=file, found=type(data).__name__)
     return data
+
+
+LARGEST_COUNT = (1 << 31) - 1
+"""Nothing that a configuration counts is larger; engines keep it in an int32."""
 
 
 class Fields:
@@ -35,8 +39,8 @@ class Fields:
         self._asked.add(name)
         return self.data.get(name)
 
-    def integer(self, name: str, *, default: int | None = None, minimum: int = 1) -> int:
-        """A whole number of at least ``minimum``; without a default it must be there."""
+    def integer(self, name: str, *, default: int | None = None, minimum: int = 1, maximum: int = LARGEST_COUNT) -> int:
+        """A whole number from ``minimum`` to ``maximum``; without a default it must be there."""
         value = self.get(name)
         if value is None:
             if default is None:
@@ -44,8 +48,8 @@ class Fields:
             return default
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            raise self.wrong(name, value, f"a whole number of at least {minimum}")
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+            raise self.wrong(name, value, f"a whole number from {minimum} to {maximum}")
         return value
 
     def number(self, name: str) -> float:
@@ -59,7 +63,7 @@ class Fields:
         """``value``, found under ``name``, as a finite number greater than zero."""
         try:
             number = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
         if not (math.isfinite(number) and number > 0):
             raise self.wrong(name, value, "a finite number greater than zero")
@@ -126,4 +130,10 @@ class Fields:
             field=" / ".join(values),
             found=", ".join(f"{name}={value!r}" for name, value in values.items()),
             remedy="Keep the one that the model was trained with",
+        )
+
+    def unsupported(self, what: str, field: str, found: Any, expected: str) -> UnsupportedModelError:
+        """The error for a feature that this version would compute wrongly; ``what`` is its name."""
+        return UnsupportedModelError(
+            f"{what} is not supported", file=self.file, field=field, found=found, expected=expected
         )

@@ -2,7 +2,8 @@
 those of Hugging Face.
 
 GGUF of architecture ``llama`` stores the rows of q and k so that rotary pairs lie side by side; they are read back into
-the half-split order of ``LlamaForCausalLM`` (the inverse of llama.cpp's conversion).
+the half-split order of ``LlamaForCausalLM`` (the inverse of llama.cpp's conversion). ``qwen2`` and ``qwen3`` are stored
+as they are.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_cannlm.errors import BadInputError, CannlmError, UnsupportedModelError
-from pytest_cannlm.models.config import FAMILIES, DecoderConfig, check_shape, refuse, require_family, unite_eos
+from pytest_cannlm.models.config import MOST_LAYERS, DecoderConfig, check_shape, unite_eos
+from pytest_cannlm.models.families import FAMILIES, Family, require_family
 from pytest_cannlm.models.fields import Fields
 from pytest_cannlm.models.gguf_vocab import tokenizer_from_gguf
 from pytest_cannlm.models.hashing import file_sha256
-from pytest_cannlm.models.tensors import EMBEDDING, LM_HEAD, TensorInfo, check_tensors, file_safe
+from pytest_cannlm.models.rope import Rope, half_split_rows
+from pytest_cannlm.models.tensors import EMBEDDING, LM_HEAD, TensorInfo, check_tensors, file_safe, is_rotary
 from pytest_cannlm.models.tokenizer import TokenizerSpec, check_vocabulary
 
 if TYPE_CHECKING:
@@ -35,11 +38,15 @@ _PER_LAYER = {
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
     "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_BIASED = ("attn_q", "attn_k", "attn_v", "attn_output")
+_QKV_BIAS, _OUTPUT_BIAS = "model.layers.0.self_attn.q_proj.bias", "model.layers.0.self_attn.o_proj.bias"
 _EOS_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 _QUANTIZATION_SUFFIX = re.compile(r"[.-](?:I?Q\d\w*|BF16|F16|F32|FP16)$", re.IGNORECASE)
 
@@ -58,6 +65,7 @@ class GgufCheckpoint:
             for name, tensor in stored.items()
         }
         self.config: DecoderConfig = gguf_config(self._metadata, self.tensors, file=path)
+        self._interleaved = FAMILIES[self.config.family].gguf_interleaved
         check_tensors(self.tensors, self.config, file=path)
         _require_readable_types(stored, path)
         self._stored: dict[str, tuple[npt.NDArray[Any], Any]] = {
@@ -70,7 +78,7 @@ class GgufCheckpoint:
 
         data, kind = self._stored[name]
         selected = slice(None) if rows is None else rows
-        source = data[self._rope_rows(name)[selected]] if _is_rotary(name) else data[selected]
+        source = data[self._rope_rows(name)[selected]] if self._interleaved and is_rotary(name) else data[selected]
         weights = np.ascontiguousarray(dequantize(source, kind), dtype=np.float32)
         return weights if weights.flags.writeable else weights.copy()  # stored float32 comes as a view of the file
 
@@ -100,75 +108,88 @@ class GgufCheckpoint:
 
     def _rope_rows(self, name: str) -> npt.NDArray[np.intp]:
         """For every row in half-split order, the row of the file that holds it."""
-        rows, half = self.tensors[name].shape[0], self.config.head_dim // 2
-        return np.arange(rows).reshape(-1, half, 2).swapaxes(1, 2).reshape(-1)
+        head_dim = self.config.head_dim
+        rows = self.tensors[name].shape[0]
+        return half_split_rows(rows, head_dim=head_dim, rotary_dim=head_dim, interleaved=True)
 
 
 def gguf_config(metadata: Mapping[str, Any], tensors: Mapping[str, TensorInfo], *, file: Path) -> DecoderConfig:
     """Normalise the metadata of a GGUF file. Raises as :func:`pytest_cannlm.models.config.decoder_config` does."""
     fields = Fields(metadata, file=file)
-    family = require_family(str(metadata.get("general.architecture", "none")), file=file, field="general.architecture")
-    _refuse_unsupported(fields, family, tensors)
+    family = _family(metadata, file=file)
+    arch = family.name
+    _refuse_unsupported(fields, arch, tensors)
     if EMBEDDING not in tensors:
         raise BadInputError("the file has no token embedding", file=file, field="token_embd.weight")
     vocab_size = tensors[EMBEDDING].shape[0]
-    heads = fields.integer(f"{family}.attention.head_count")
-    hidden_size = fields.integer(f"{family}.embedding_length")
-    head_dim = fields.integer(f"{family}.attention.key_length", default=max(1, hidden_size // heads))
-    rotated = fields.integer(f"{family}.rope.dimension_count", default=head_dim)
+    heads = fields.integer(f"{arch}.attention.head_count")
+    hidden_size = fields.integer(f"{arch}.embedding_length")
+    head_dim = fields.integer(f"{arch}.attention.key_length", default=max(1, hidden_size // heads))
+    rotated = fields.integer(f"{arch}.rope.dimension_count", default=head_dim)
     if rotated != head_dim:
-        refuse(
-            "partial rotary embedding",
-            file=file,
-            field=f"{family}.rope.dimension_count",
-            found=rotated,
-            expected=str(head_dim),
-        )
+        raise fields.unsupported("partial rotary embedding", f"{arch}.rope.dimension_count", rotated, str(head_dim))
     named = [f"tokenizer.ggml.{key}" for key in _EOS_KEYS]
     eos_token_ids, eos_sources = unite_eos(
         tuple((key, fields.token_ids(key, vocab_size=vocab_size)) for key in named), vocab_size=vocab_size, file=file
     )
     config = DecoderConfig(
-        family=family,
-        architecture=FAMILIES[family],
-        layers=fields.integer(f"{family}.block_count"),
+        family=arch,
+        architecture=family.architecture,
+        layers=fields.integer(f"{arch}.block_count", maximum=MOST_LAYERS),
         hidden_size=hidden_size,
-        intermediate_size=fields.integer(f"{family}.feed_forward_length"),
+        intermediate_size=fields.integer(f"{arch}.feed_forward_length"),
         heads=heads,
-        kv_heads=fields.integer(f"{family}.attention.head_count_kv", default=heads),
+        kv_heads=fields.integer(f"{arch}.attention.head_count_kv", default=heads),
         head_dim=head_dim,
         vocab_size=vocab_size,
-        max_position_embeddings=fields.integer(f"{family}.context_length"),
-        rms_norm_eps=_shortest(fields.number(f"{family}.attention.layer_norm_rms_epsilon")),
-        rope_theta=_shortest(fields.number(f"{family}.rope.freq_base")),
+        max_position_embeddings=fields.integer(f"{arch}.context_length"),
+        rms_norm_eps=_shortest(fields.number(f"{arch}.attention.layer_norm_rms_epsilon")),
+        rope=Rope(_shortest(fields.number(f"{arch}.rope.freq_base")), rotary_dim=head_dim),
+        qkv_bias=_QKV_BIAS in tensors if family.qkv_bias is None else family.qkv_bias,
+        output_bias=family.output_bias and _OUTPUT_BIAS in tensors,
+        qk_norm=family.qk_norm,
         tie_word_embeddings=LM_HEAD not in tensors,
         bos_token_id=fields.one_token_id("tokenizer.ggml.bos_token_id", vocab_size=vocab_size),
         pad_token_id=fields.one_token_id("tokenizer.ggml.padding_token_id", vocab_size=vocab_size),
         eos_token_ids=eos_token_ids,
         eos_sources=eos_sources,
         torch_dtype=_dtype_label(fields),
-        unknown_fields=tuple(key for key in fields.not_asked() if key.startswith(f"{family}.")),
+        unknown_fields=tuple(key for key in fields.not_asked() if key.startswith(f"{arch}.")),
     )
     check_shape(config, file=file)
     return config
 
 
-def _refuse_unsupported(fields: Fields, family: str, tensors: Mapping[str, TensorInfo]) -> None:
+def _family(metadata: Mapping[str, Any], *, file: Path) -> Family:
+    field = "general.architecture"
+    family = require_family(str(metadata.get(field, "none")), file=file, field=field)
+    if family.gguf_interleaved is None:
+        raise UnsupportedModelError(
+            f"GGUF of family {family.name!r} is not supported",
+            file=file,
+            field=field,
+            found=family.name,
+            remedy="Use the model's Hugging Face folder",
+        )
+    return family
+
+
+def _refuse_unsupported(fields: Fields, arch: str, tensors: Mapping[str, TensorInfo]) -> None:
     accepted: dict[str, tuple[str, tuple[Any, ...]]] = {
         "general.type": ("a GGUF file that is not a whole model", (None, "model")),
         "split.count": ("a model split into several GGUF files (merge them with llama-gguf-split)", (None, 0, 1)),
-        f"{family}.expert_count": ("mixture of experts", (None, 0)),
-        f"{family}.rope.scaling.type": ("RoPE scaling", (None, "none")),
-        f"{family}.rope.scaling.factor": ("RoPE scaling", (None, 0.0, 1.0)),
-        f"{family}.rope.scale_linear": ("RoPE scaling", (None, 0.0, 1.0)),
-        f"{family}.attention.sliding_window": ("sliding window attention", (None, 0)),
+        f"{arch}.expert_count": ("mixture of experts", (None, 0)),
+        f"{arch}.rope.scaling.type": ("RoPE scaling", (None, "none")),
+        f"{arch}.rope.scaling.factor": ("RoPE scaling", (None, 0.0, 1.0)),
+        f"{arch}.rope.scale_linear": ("RoPE scaling", (None, 0.0, 1.0)),
+        f"{arch}.attention.sliding_window": ("sliding window attention", (None, 0)),
     }
     for field, (what, values) in accepted.items():
         value = fields.get(field)
         if value not in values:
-            refuse(what, file=fields.file, field=field, found=value, expected=f"{values[-1]!r} or absent")
+            raise fields.unsupported(what, field, value, f"{values[-1]!r} or absent")
     if "rope_freqs.weight" in tensors:
-        refuse("RoPE type 'llama3'", file=fields.file, field="rope_freqs.weight", found="present", expected="absent")
+        raise fields.unsupported("RoPE type 'llama3'", "rope_freqs.weight", "present", "absent")
 
 
 class _PlainBytes:
@@ -217,19 +238,15 @@ def _contents(reader: GGUFReader, path: Path) -> dict[str, Any]:
 
 def _canonical_name(name: str) -> str:
     """The Hugging Face name of a GGUF tensor; an unknown one keeps its own, to be refused under it."""
-    match = re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", name)
-    if match and match[2] in _PER_LAYER:
-        return f"model.layers.{match[1]}.{_PER_LAYER[match[2]]}.weight"
+    match = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name)
+    if match and match[2] in (_PER_LAYER if match[3] == "weight" else _BIASED):
+        return f"model.layers.{match[1]}.{_PER_LAYER[match[2]]}.{match[3]}"
     return _TOP_LEVEL.get(name, name)
 
 
 def _shape(tensor: ReaderTensor) -> tuple[int, ...]:
     """``[out, in]``: GGUF counts dimensions from the fastest one."""
     return tuple(map(int, reversed(tensor.shape)))
-
-
-def _is_rotary(name: str) -> bool:
-    return name.endswith(("self_attn.q_proj.weight", "self_attn.k_proj.weight"))
 
 
 def _require_readable_types(stored: Mapping[str, ReaderTensor], path: Path) -> None:

@@ -22,6 +22,8 @@ class TokenType(IntEnum):
 
     CONTROL = 3
     USER_DEFINED = 4
+    UNUSED = 5
+    """Fills the vocabulary up to the rows of the embedding; its piece stands for no text."""
 
 
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -103,7 +105,11 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], *, file: Path) -> Tokenizer
             "fuse_unk": False,
             "byte_fallback": False,
             **({"ignore_merges": True} if pre in _IGNORES_MERGES else {}),
-            "vocab": {piece: number for number, piece in enumerate(pieces)},
+            "vocab": {
+                piece: number
+                for number, (piece, kind) in enumerate(zip(pieces, types, strict=True))
+                if kind != TokenType.UNUSED
+            },
             "merges": merges,
         },
     }

@@ -6,8 +6,9 @@ import hashlib
 import re
 import warnings
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,10 +18,12 @@ import numpy.typing as npt
 
 from pytest_cannlm.errors import BadInputError
 from pytest_cannlm.models.config import DecoderConfig, decoder_config
+from pytest_cannlm.models.families import FAMILIES
 from pytest_cannlm.models.fields import read_json
 from pytest_cannlm.models.hashing import file_sha256
+from pytest_cannlm.models.rope import half_split_rows
 from pytest_cannlm.models.shards import INDEX, StoredTensor, find_tensors
-from pytest_cannlm.models.tensors import EMBEDDING, LM_HEAD, TensorInfo, check_tensors, file_safe
+from pytest_cannlm.models.tensors import EMBEDDING, LM_HEAD, TensorInfo, check_tensors, file_safe, is_rotary
 from pytest_cannlm.models.tokenizer import TokenizerSpec, adds_bos, check_vocabulary, token_id
 
 _TOKENIZER_FILES = (
@@ -32,6 +35,9 @@ _TOKENIZER_FILES = (
 )
 _DTYPE_LABELS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
 _COMPARED_ROWS = 4096
+_HASHED_AT_ONCE = 2
+"""Files of a checkpoint: a disk gives about as much as two cores hash."""
+_FUSED, _FUSED_PARTS = "mlp.gate_up_proj.weight", ("mlp.gate_proj.weight", "mlp.up_proj.weight")
 
 
 class CheckpointWarning(UserWarning):
@@ -52,6 +58,9 @@ class HuggingFaceCheckpoint:
             tokenizer_eos=self._eos_id,
         )
         self._stored = {name: tensor for name, tensor in find_tensors(path).items() if not _is_rotary_buffer(name)}
+        self._family = FAMILIES[parsed.family]
+        if self._family.fused_gate_up:
+            self._stored = _unfused(self._stored)
         if parsed.tie_word_embeddings:
             self._leave_out_tied_head()
         self.tensors: Mapping[str, TensorInfo] = {
@@ -64,16 +73,22 @@ class HuggingFaceCheckpoint:
 
     def read(self, name: str, rows: slice | None = None) -> npt.NDArray[np.float32]:
         """Float32 ``[out, in]`` (or ``[n]``), C-contiguous; with ``rows`` only their bytes are read."""
-        return self._stored[name].read(rows)
+        stored = self._stored[name]
+        if not (self._family.interleaved and is_rotary(name)):
+            return stored.read(rows)
+        taken = self._rope_rows(stored.shape[0])[slice(None) if rows is None else rows]
+        first, last = (taken.min(), taken.max() + 1) if taken.size else (0, 0)
+        return stored.read(slice(first, last))[taken - first]
 
     def digest(self, *, memo: Path | None = None) -> str:
         """sha256 over the configuration, the tokenizer files and every weight file, by name and content."""
         weights = {tensor.file.name for tensor in self._stored.values()}
+        names = {"config.json", "generation_config.json", INDEX, *_TOKENIZER_FILES, *weights}
+        files = [self.path / name for name in sorted(names) if (self.path / name).is_file()]
         total = hashlib.sha256()
-        for name in sorted({"config.json", "generation_config.json", INDEX, *_TOKENIZER_FILES, *weights}):
-            file = self.path / name
-            if file.is_file():
-                total.update(f"{name}\0{file_sha256(file, memo=memo)}\n".encode())
+        with ThreadPoolExecutor(_HASHED_AT_ONCE) as pool:
+            for file, digest in zip(files, pool.map(partial(file_sha256, memo=memo), files), strict=True):
+                total.update(f"{file.name}\0{digest}\n".encode())
         return total.hexdigest()
 
     def tokenizer(self) -> TokenizerSpec:
@@ -88,6 +103,13 @@ class HuggingFaceCheckpoint:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close()
+
+    def _rope_rows(self, rows: int) -> npt.NDArray[np.intp]:
+        """For every row of q or k in half-split order, the row of the checkpoint that holds it."""
+        config = self.config
+        return half_split_rows(
+            rows, head_dim=config.head_dim, rotary_dim=config.rope.rotary_dim, interleaved=self._family.interleaved
+        )
 
     @cached_property
     def _tokenizer(self) -> TokenizerSpec:
@@ -201,6 +223,19 @@ def _model_name(folder: Path, config: Mapping[str, Any]) -> str:
 def _is_rotary_buffer(name: str) -> bool:
     """Old exports store the rotary frequencies, which follow from the configuration."""
     return name.endswith("rotary_emb.inv_freq")
+
+
+def _unfused(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """The tensors with each stacked gate and up projection as two; nothing is copied."""
+    parts: dict[str, StoredTensor] = {}
+    for name, tensor in stored.items():
+        prefix = name.removesuffix(_FUSED)
+        if prefix == name or not tensor.shape or tensor.shape[0] % len(_FUSED_PARTS):
+            parts[name] = tensor
+            continue
+        for number, part in enumerate(_FUSED_PARTS):
+            parts[prefix + part] = tensor.part(number, len(_FUSED_PARTS))
+    return parts
 
 
 def _same_values(one: StoredTensor, other: StoredTensor) -> bool:

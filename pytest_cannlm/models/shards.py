@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,12 @@ class StoredTensor:
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+
+    def part(self, number: int, parts: int) -> StoredTensor:
+        """One of ``parts`` equal parts, in rows, of a tensor that holds several of one shape stacked."""
+        shape = (self.shape[0] // parts, *self.shape[1:])
+        nbytes = self.nbytes // parts
+        return replace(self, shape=shape, offset=self.offset + number * nbytes, nbytes=nbytes)
 
     def read(self, rows: slice | None = None) -> npt.NDArray[np.float32]:
         """The tensor, or the contiguous ``rows`` of it, as float32; only those bytes are read."""

@@ -43,10 +43,28 @@ def expected_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
             prefix + "mlp.up_proj.weight": (inner, hidden),
             prefix + "mlp.down_proj.weight": (hidden, inner),
         }
+        if config.qkv_bias:
+            shapes |= {
+                prefix + "self_attn.q_proj.bias": (q_rows,),
+                prefix + "self_attn.k_proj.bias": (kv_rows,),
+                prefix + "self_attn.v_proj.bias": (kv_rows,),
+            }
+        if config.output_bias:
+            shapes[prefix + "self_attn.o_proj.bias"] = (hidden,)
+        if config.qk_norm:
+            shapes |= {
+                prefix + "self_attn.q_norm.weight": (config.head_dim,),
+                prefix + "self_attn.k_norm.weight": (config.head_dim,),
+            }
     shapes["model.norm.weight"] = (hidden,)
     if not config.tie_word_embeddings:
         shapes[LM_HEAD] = (config.vocab_size, hidden)
     return shapes
+
+
+def is_rotary(name: str) -> bool:
+    """Whether the rows of a tensor are the dimensions that rotary embedding turns, head by head."""
+    return name.split(".")[-2] in ("q_proj", "k_proj", "q_norm", "k_norm")
 
 
 def parameter_count(config: DecoderConfig) -> int:

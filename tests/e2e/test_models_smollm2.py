@@ -33,7 +33,7 @@ def test_the_configuration(checkpoint):
     config = checkpoint.config
     assert checkpoint.name == "SmolLM2-135M-Instruct"
     assert (config.layers, config.hidden_size, config.heads, config.kv_heads, config.head_dim) == (30, 576, 9, 3, 64)
-    assert (config.rope_theta, config.rms_norm_eps, config.torch_dtype) == (100000.0, 1e-05, "q4_1")
+    assert (config.rope.theta, config.rms_norm_eps, config.torch_dtype) == (100000.0, 1e-05, "q4_1")
     assert config.eos_sources == (("tokenizer.ggml.eos_token_id", (2,)),)
     assert parameter_count(config) == 134_515_008
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
+from engine_form import EngineForm, cut
 from tiny import tiny_llama
 
-from pytest_cannlm.build.engine_form import HIDDEN, for_onnxruntime, interface, write_engine_form
+from pytest_cannlm.build.engine_form import for_onnxruntime, interface, write_engine_form
 from pytest_cannlm.build.reference import float_reference
 from pytest_cannlm.models.checkpoint import open_checkpoint
 from pytest_cannlm.parity.reference import OnnxReference
@@ -15,8 +15,8 @@ from pytest_cannlm.progress import SilentProgress
 CONTEXT = 128
 IDS = np.random.default_rng(7).integers(0, 500, 80).tolist()
 CONVERTER_OPERATORS = {
-    "Add", "Cast", "Concat", "Div", "Gather", "MatMul", "Mul", "Pow", "ReduceMean", "Reshape", "ScatterND", "Sigmoid",
-    "Slice", "Softmax", "Sqrt", "Transpose",
+    "Abs", "Add", "Cast", "Concat", "Div", "Gather", "MatMul", "Mul", "Pow", "ReduceMax", "ReduceMean", "Reshape",
+    "ScatterND", "Sigmoid", "Slice", "Softmax", "Sqrt", "Transpose",
 }  # fmt: skip
 
 
@@ -95,7 +95,10 @@ def test_both_forms_give_equal_logits_in_prefill_and_decode(checkpoint, engine_f
     rows = np.rint(table / scales).astype(np.int8)
     reference.session._embedding = lambda ids: rows[ids] * scales[ids]
     expected = np.concatenate(list(reference.logits(IDS)))
-    got = _run_engine_form(engine_form, rows, scales, [IDS[:64], *[[i] for i in IDS[64:]]], checkpoint.config)
+    engine = EngineForm(engine_form, checkpoint.config, CONTEXT)
+    steps = cut(IDS, prefill=64, single=16)
+    scales = scales.astype(np.float32)
+    got = np.concatenate([engine.step({"input_embed": rows[step], "embed_scales": scales[step]}) for step in steps])
     np.testing.assert_allclose(got, expected, atol=2e-4, rtol=1e-4)
     del reference.session
 
@@ -117,37 +120,6 @@ def test_rewinding_the_cache_gives_the_same_logits_again(reference):
     np.testing.assert_array_equal(session.feed(IDS[40:50]), before)
     with pytest.raises(ValueError, match="cannot rewind"):
         session.rewind(51)
-
-
-def _run_engine_form(path, rows, scales, steps, config):
-    model = for_onnxruntime(onnx.load(path, load_external_data=False))
-    fixed = path.with_name("fixed.onnx")
-    onnx.save(model, fixed)
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    session = ort.InferenceSession(fixed, options, providers=["CPUExecutionProvider"])
-    caches = {
-        f"past_{kind}_in{i}": np.zeros((CONTEXT, config.kv_heads, 1, config.head_dim), np.float32)
-        for i in range(config.layers)
-        for kind in ("key", "value")
-    }
-    at, logits = 0, []
-    for step in steps:
-        positions = np.arange(at, at + len(step), dtype=np.int32)
-        mask = np.where(np.arange(CONTEXT)[None] <= positions[:, None], 0, HIDDEN).astype(np.float32)
-        feeds = {
-            "input_embed": rows[step][None],
-            "embed_scales": scales[step][None].astype(np.float32),
-            "attention_mask": mask[None, None],
-            "position_ids": positions[None],
-            "new_kv_cache_pos": positions,
-            **caches,
-        }
-        outputs = dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
-        logits.append(outputs.pop("lm_logits")[0])
-        caches = {name.replace("key", "key_in").replace("value", "value_in"): v for name, v in outputs.items()}
-        at += len(step)
-    return np.concatenate(logits)
 
 
 def _dims(value):

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import shutil
 
 import numpy as np
@@ -13,9 +14,10 @@ from tiny import bfloat16, tensors_of, tiny_copy, tiny_gguf, tiny_llama, tiny_sh
 
 from pytest_cannlm.errors import BadInputError, CannlmError, UnsupportedModelError
 from pytest_cannlm.models.checkpoint import checkpoint_digest, open_checkpoint
-from pytest_cannlm.models.hashing import _remembered
 from pytest_cannlm.models.huggingface import CheckpointWarning
+from pytest_cannlm.models.shards import find_tensors
 from pytest_cannlm.models.tensors import EMBEDDING, LM_HEAD, expected_shapes, parameter_count
+from pytest_cannlm.models.tokenizer import Tokenizer
 
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
 
@@ -84,7 +86,7 @@ def test_gguf_gives_the_same_as_the_folder(tmp_path):
             np.testing.assert_array_equal(ours.read(name), original.read(name))
         theirs = original.config
         assert ours.config.eos_token_ids == theirs.eos_token_ids
-        for field in ("layers", "heads", "kv_heads", "head_dim", "rope_theta", "rms_norm_eps", "bos_token_id"):
+        for field in ("layers", "heads", "kv_heads", "head_dim", "rope", "rms_norm_eps", "bos_token_id"):
             assert getattr(ours.config, field) == getattr(theirs, field)
 
 
@@ -161,28 +163,6 @@ def test_digest_of_a_folder_changes_with_every_part(tmp_path):
     other_weights = with_head(tmp_path / "weights", embedding(), tied=True)
     digests |= {open_checkpoint(folder).digest() for folder in (other_config, other_tokenizer, other_weights)}
     assert len(digests) == 4
-
-
-def test_digest_is_remembered_across_processes_until_the_file_changes(tmp_path):
-    file, memo = tiny_gguf(tmp_path / "model.gguf"), tmp_path / "memo"
-    first = checkpoint_digest(file, memo=memo)
-    [entry] = memo.iterdir()
-    assert entry.read_text() == first
-    with file.open("ab") as stream:
-        stream.write(b"\0" * 32)
-    assert checkpoint_digest(file, memo=memo) != first
-
-
-def test_a_memo_that_is_damaged_or_cannot_be_written_is_no_obstacle(tmp_path):
-    file = tiny_gguf(tmp_path / "model.gguf")
-    expected = hashlib.sha256(file.read_bytes()).hexdigest()
-    checkpoint_digest(file, memo=tmp_path / "memo")
-    for entry in (tmp_path / "memo").iterdir():
-        entry.write_text("damaged")
-    _remembered.cache_clear()
-    assert checkpoint_digest(file, memo=tmp_path / "memo") == expected
-    (tmp_path / "blocked").write_text("a file")
-    assert checkpoint_digest(file, memo=tmp_path / "blocked") == expected
 
 
 # Not a model at all: recognised by content, named for what it is.
@@ -268,7 +248,9 @@ def test_a_gguf_file_with_noise_in_its_metadata(tmp_path):
 @pytest.mark.parametrize(
     ("metadata", "field"),
     [
-        ({"general.architecture": "qwen2"}, "general.architecture"),
+        ({"general.architecture": "mamba"}, "general.architecture"),
+        ({"general.architecture": "chatglm"}, "general.architecture"),
+        ({"general.architecture": "glm"}, "general.architecture"),
         ({"general.type": "adapter"}, "general.type"),
         ({"split.count": 2}, "split.count"),
         ({"llama.expert_count": 8}, "llama.expert_count"),
@@ -296,7 +278,12 @@ def test_gguf_with_llama3_rope_factors_is_refused(tmp_path):
 
 
 def test_gguf_with_a_bias_is_refused_by_name(tmp_path):
-    with pytest.raises(UnsupportedModelError, match=r"blk\.0\.attn_q\.bias"):
+    with pytest.raises(UnsupportedModelError, match=r"blk\.0\.ffn_up\.bias"):
+        open_checkpoint(tiny_gguf(tmp_path / "model.gguf", tensors={"blk.0.ffn_up.bias": np.ones(256, "f4")}))
+
+
+def test_gguf_with_some_of_the_attention_biases_only_is_refused(tmp_path):
+    with pytest.raises(BadInputError, match=r"missing tensor model\.layers\.1\.self_attn\.q_proj\.bias"):
         open_checkpoint(tiny_gguf(tmp_path / "model.gguf", tensors={"blk.0.attn_q.bias": np.ones(128, "f4")}))
 
 
@@ -383,3 +370,120 @@ def test_a_tokenizer_with_ids_beyond_the_embedding(tmp_path):
     (folder / "tokenizer.json").write_text(json.dumps(data))
     with pytest.raises(BadInputError, match="id 512"):
         open_checkpoint(folder).tokenizer()
+
+
+# GGUF of other families.
+
+
+@pytest.mark.parametrize("name", ["tiny-llama-bias", "tiny-qwen2", "tiny-qwen2-untied", "tiny-qwen3"])
+def test_gguf_of_every_family_gives_the_same_as_the_folder(tiny_checkpoint, tmp_path, name):
+    folder = tiny_checkpoint(name)
+    with open_checkpoint(tiny_gguf(tmp_path / "m.gguf", checkpoint=folder)) as ours, open_checkpoint(folder) as theirs:
+        assert set(ours.tensors) == set(theirs.tensors)
+        for tensor in theirs.tensors:
+            np.testing.assert_array_equal(ours.read(tensor), theirs.read(tensor))
+        for field in ("family", "head_dim", "rope", "qkv_bias", "output_bias", "qk_norm", "tie_word_embeddings"):
+            assert getattr(ours.config, field) == getattr(theirs.config, field)
+        assert Tokenizer(ours.tokenizer()).id_limit == Tokenizer(theirs.tokenizer()).id_limit == 512
+
+
+def test_gguf_of_qwen2_without_its_biases_is_refused(tmp_path):
+    metadata = {
+        "general.architecture": "qwen2",
+        "qwen2.block_count": 2,
+        "qwen2.context_length": 2048,
+        "qwen2.embedding_length": 128,
+        "qwen2.feed_forward_length": 256,
+        "qwen2.attention.head_count": 4,
+        "qwen2.attention.head_count_kv": 2,
+        "qwen2.attention.layer_norm_rms_epsilon": 1e-5,
+        "qwen2.rope.freq_base": 10000.0,
+    }
+    with pytest.raises(BadInputError, match=r"missing tensor model\.layers\.0\.self_attn\.q_proj\.bias"):
+        open_checkpoint(tiny_gguf(tmp_path / "model.gguf", metadata=metadata))
+
+
+def test_gguf_with_stretched_rope_names_what_it_cannot_read(tiny_checkpoint, tmp_path):
+    metadata = {"qwen2.rope.scaling.type": "yarn", "qwen2.rope.scaling.factor": 4.0}
+    with pytest.raises(UnsupportedModelError, match="RoPE scaling"):
+        open_checkpoint(tiny_gguf(tmp_path / "m.gguf", checkpoint=tiny_checkpoint("tiny-qwen2"), metadata=metadata))
+
+
+# Families whose folders keep rows in another order, or several matrices as one.
+
+
+def test_interleaved_rows_are_read_in_half_split_order(tiny_checkpoint):
+    """Half of each head of 32 is rotated: rows 0 and 1 are a pair, and become rows 0 and 16."""
+    folder = tiny_checkpoint("tiny-glm")
+    name = "model.layers.1.self_attn.k_proj.weight"
+    stored = find_tensors(folder)[name].read()
+    with open_checkpoint(folder) as checkpoint:
+        read = checkpoint.read(name)
+        bias = checkpoint.read("model.layers.1.self_attn.k_proj.bias")
+        pieces = [checkpoint.read(name, slice(start, start + 7)) for start in range(0, len(read), 7)]
+        empty = checkpoint.read(name, slice(3, 3))
+    head = read[32:]
+    for ours, theirs in ((0, 0), (16, 1), (1, 2), (17, 3), (8, 16), (15, 23), (24, 24), (31, 31)):
+        np.testing.assert_array_equal(head[ours], stored[32 + theirs])
+    np.testing.assert_array_equal(np.concatenate(pieces), read)
+    assert empty.shape == (0, 96)
+    assert bias[1] == find_tensors(folder)["model.layers.1.self_attn.k_proj.bias"].read()[2]
+
+
+def test_values_keep_their_rows(tiny_checkpoint):
+    name = "model.layers.0.self_attn.v_proj.weight"
+    folder = tiny_checkpoint("tiny-glm")
+    np.testing.assert_array_equal(open_checkpoint(folder).read(name), find_tensors(folder)[name].read())
+
+
+def test_a_fused_projection_is_read_as_two(tiny_checkpoint):
+    folder = tiny_checkpoint("tiny-glm")
+    fused = find_tensors(folder)["model.layers.0.mlp.gate_up_proj.weight"]
+    with open_checkpoint(folder) as checkpoint:
+        gate, up = (checkpoint.read(f"model.layers.0.mlp.{part}_proj.weight") for part in ("gate", "up"))
+        info = checkpoint.tensors["model.layers.0.mlp.up_proj.weight"]
+        rows = checkpoint.read("model.layers.0.mlp.up_proj.weight", slice(3, 5))
+    np.testing.assert_array_equal(np.concatenate([gate, up]), fused.read())
+    np.testing.assert_array_equal(rows, up[3:5])
+    assert (info.shape, info.nbytes) == ((160, 96), fused.nbytes // 2)
+
+
+def test_a_fused_projection_of_the_wrong_size_is_told(tiny_checkpoint, tmp_path):
+    folder = tmp_path / "glm"
+    shutil.copytree(tiny_checkpoint("tiny-glm"), folder)
+    tensors = tensors_of(folder / "model.safetensors")
+    name = "model.layers.0.mlp.gate_up_proj.weight"
+    for rows, message in ((318, r"gate_proj\.weight has shape \[159, 96\]"), (319, r"missing tensor .*gate_proj")):
+        tensors[name] = ("BF16", (rows, 96), bytes(2 * rows * 96))
+        write_safetensors(folder / "model.safetensors", tensors)
+        with pytest.raises(BadInputError, match=message):
+            open_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("tiny-qwen2", "model.layers.1.self_attn.v_proj.bias"),
+        ("tiny-qwen3", "model.layers.2.self_attn.k_norm.weight"),
+        ("tiny-qwen2-untied", "lm_head.weight"),
+        ("tiny-llama-bias", "model.layers.0.self_attn.o_proj.bias"),
+    ],
+)
+def test_a_missing_part_of_a_family_is_told(tiny_checkpoint, tmp_path, name, missing):
+    folder = tmp_path / name
+    shutil.copytree(tiny_checkpoint(name), folder)
+    tensors = tensors_of(folder / "model.safetensors")
+    del tensors[missing]
+    write_safetensors(folder / "model.safetensors", tensors)
+    with pytest.raises(BadInputError, match=f"missing tensor {re.escape(missing)}"):
+        open_checkpoint(folder)
+
+
+def test_weights_that_another_family_has_are_refused(tiny_checkpoint, tmp_path):
+    folder = tmp_path / "qwen3"
+    shutil.copytree(tiny_checkpoint("tiny-qwen3"), folder)
+    tensors = tensors_of(folder / "model.safetensors")
+    tensors["model.layers.0.post_mlp_layernorm.weight"] = ("BF16", (96,), bytes(192))
+    write_safetensors(folder / "model.safetensors", tensors)
+    with pytest.raises(UnsupportedModelError, match="post_mlp_layernorm"):
+        open_checkpoint(folder)

@@ -10,6 +10,9 @@ from tiny import tiny_copy, tiny_llama
 from pytest_cannlm.errors import BadInputError, UnsupportedModelError
 from pytest_cannlm.models.checkpoint import open_checkpoint
 from pytest_cannlm.models.config import decoder_config
+from pytest_cannlm.models.families import FAMILIES
+from pytest_cannlm.models.rope import Rope
+from pytest_cannlm.models.tensors import expected_shapes, parameter_count
 
 FILE = Path("model/config.json")
 OLD = json.loads((tiny_llama() / "config.json").read_text())
@@ -28,7 +31,7 @@ def test_reads_the_old_spelling():
     config = decoder_config(OLD, file=FILE)
     assert (config.layers, config.hidden_size, config.intermediate_size) == (2, 128, 256)
     assert (config.heads, config.kv_heads, config.head_dim, config.vocab_size) == (4, 2, 32, 512)
-    assert (config.rope_theta, config.rms_norm_eps, config.tie_word_embeddings) == (10000.0, 1e-5, True)
+    assert (config.rope, config.rms_norm_eps, config.tie_word_embeddings) == (Rope(10000.0, 32), 1e-5, True)
     assert (config.bos_token_id, config.pad_token_id, config.eos_token_ids) == (1, 0, (2,))
     assert config.torch_dtype == "bfloat16"
 
@@ -39,11 +42,11 @@ def test_old_and_new_spelling_mean_the_same():
 
 @pytest.mark.parametrize("scaling", [None, {"type": "default"}, {"rope_type": "default", "factor": 1.0}])
 def test_absent_rope_scaling_in_all_its_forms(scaling):
-    assert decoder_config(changed(rope_scaling=scaling), file=FILE).rope_theta == 10000.0
+    assert decoder_config(changed(rope_scaling=scaling), file=FILE).rope.theta == 10000.0
 
 
 def test_a_number_written_as_text_keeps_its_value():
-    assert decoder_config(changed(rope_theta="1e6"), file=FILE).rope_theta == 1_000_000.0
+    assert decoder_config(changed(rope_theta="1e6"), file=FILE).rope.theta == 1_000_000.0
 
 
 def test_rope_theta_has_no_default():
@@ -76,15 +79,18 @@ def test_contradictions_are_refused(values, field):
 @pytest.mark.parametrize(
     ("values", "word"),
     [
-        ({"model_type": "qwen2"}, "qwen2"),
-        ({"model_type": "qwen3"}, "qwen3"),
-        ({"model_type": "glm"}, "glm"),
+        ({"model_type": "mamba"}, "mamba"),
+        ({"model_type": "glm4"}, "norms behind attention"),
+        ({"model_type": "chatglm"}, "Hugging Face folder"),
+        ({"model_type": "qwen3_moe"}, "mixture of experts"),
+        ({"model_type": "qwen2_5_vl"}, "takes images"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
-        ({"attention_bias": True}, "attention bias"),
         ({"mlp_bias": True}, "MLP bias"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "llama3"),
-        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "yarn"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "linear"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
+        ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "longrope"),
         ({"rope_scaling": {"rope_type": "made-up"}}, "made-up"),
         ({"rope_scaling": {"factor": 2.0}}, "RoPE factor"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "RoPE per kind of layer"),
@@ -183,17 +189,101 @@ def test_the_begin_token_may_stand_in_the_generation_config():
     assert config.bos_token_id == 1
 
 
-def test_published_configurations_of_other_families_are_refused_by_name():
+# Families.
+
+
+def of_family(family, **values):
+    named = {"model_type": family, "architectures": [FAMILIES[family].architecture]}
+    return decoder_config(changed("attention_bias") | named | values, file=FILE)
+
+
+@pytest.mark.parametrize(
+    ("family", "values", "qkv_bias", "output_bias", "qk_norm"),
+    [
+        ("llama", {}, False, False, False),
+        ("llama", {"attention_bias": True}, True, True, False),
+        ("qwen2", {}, True, False, False),
+        ("qwen2", {"attention_bias": False}, True, False, False),
+        ("qwen3", {}, False, False, True),
+        ("qwen3", {"attention_bias": True}, True, True, True),
+        ("glm", {}, True, False, False),
+        ("glm", {"attention_bias": False}, False, False, False),
+    ],
+)
+def test_what_sets_the_families_apart(family, values, qkv_bias, output_bias, qk_norm):
+    config = of_family(family, **values)
+    assert (config.qkv_bias, config.output_bias, config.qk_norm) == (qkv_bias, output_bias, qk_norm)
+    shapes = expected_shapes(config)
+    assert ("model.layers.1.self_attn.v_proj.bias" in shapes) is qkv_bias
+    assert ("model.layers.1.self_attn.o_proj.bias" in shapes) is output_bias
+    assert ("model.layers.1.self_attn.k_norm.weight" in shapes) is qk_norm
+
+
+def test_an_attention_bias_is_true_or_false():
+    with pytest.raises(BadInputError):
+        of_family("qwen3", attention_bias="yes")
+
+
+@pytest.mark.parametrize(("family", "head_dim"), [("llama", 32), ("qwen2", 32), ("qwen3", 128), ("glm", 128)])
+def test_head_size_where_the_file_does_not_say(family, head_dim):
+    assert of_family(family).head_dim == head_dim
+    assert of_family(family, head_dim=64).head_dim == 64
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"sliding_window": 4096},
+        {"sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 1},
+        {"sliding_window": None, "use_sliding_window": True},
+        {"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 2},
+    ],
+)
+def test_a_sliding_window_that_no_layer_uses_is_fine(family, values):
+    assert of_family(family, **values).layers == 2
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("more", [{}, {"max_window_layers": 1}])
+def test_a_sliding_window_in_use_is_refused(family, more):
+    with pytest.raises(UnsupportedModelError, match="sliding window"):
+        of_family(family, sliding_window=4096, use_sliding_window=True, **more)
+
+
+def test_yarn_extends_the_positions():
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}
+    assert of_family("qwen2", rope_scaling=yarn).max_position_embeddings == 8192
+    assert of_family("qwen2", rope_scaling=yarn, max_position_embeddings=10000).max_position_embeddings == 10000
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "parameters"),
+    [
+        ("Qwen2.5-7B-Instruct", (28, 3584, 18944, 28, 4, 128), 7_615_616_512),
+        ("Qwen3-8B", (36, 4096, 12288, 32, 8, 128), 8_190_735_360),
+        ("Qwen3-4B-Thinking-2507", (36, 2560, 9728, 32, 8, 128), 4_022_468_096),
+        ("Qwen3-0.6B-think-sft", (28, 1024, 3072, 16, 8, 128), 596_049_920),
+    ],
+)
+def test_published_configurations(name, shape, parameters):
     folder = samples_dir()
     if folder is None:
         pytest.skip("needs the sample files")
-    files = sorted(folder.glob("hf_configs/*/config.json"))
-    assert files
-    for file in files:
-        data = json.loads(file.read_text())
-        with pytest.raises(UnsupportedModelError) as caught:
-            decoder_config(data, file=file)
-        assert data["model_type"] in str(caught.value)
+    file = folder / "hf_configs" / name / "config.json"
+    c = decoder_config(json.loads(file.read_text()), file=file)
+    assert (c.layers, c.hidden_size, c.intermediate_size, c.heads, c.kv_heads, c.head_dim) == shape
+    assert parameter_count(c) == parameters
+    assert (c.bos_token_id, c.eos_token_ids) == (151643, (151645,))
+
+
+def test_a_published_configuration_of_another_family_is_refused_by_name():
+    folder = samples_dir()
+    if folder is None:
+        pytest.skip("needs the sample files")
+    file = folder / "hf_configs" / "Qwen3.5-9B" / "config.json"
+    with pytest.raises(UnsupportedModelError, match=r"qwen3_5.*takes images"):
+        decoder_config(json.loads(file.read_text()), file=file)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "\x00"])

@@ -19,7 +19,7 @@ from pytest_cannlm.errors import BadInputError, EnvironmentFailure, UnsupportedM
 from pytest_cannlm.models import fetch as fetching
 from pytest_cannlm.models.catalogue import CatalogueEntry, catalogue, find
 from pytest_cannlm.models.checkpoint import open_checkpoint
-from pytest_cannlm.models.config import FAMILIES
+from pytest_cannlm.models.families import FAMILIES
 from pytest_cannlm.models.fetch import fetch, resolve_model
 from pytest_cannlm.progress import PlainProgress, SilentProgress
 
@@ -122,7 +122,7 @@ def test_the_catalogue_has_the_demo_model_and_the_five_first_models():
         assert entry.parameters > 1e8
         assert entry.license
         assert (entry.sha256 is not None) == (entry.member is not None) == (entry.kind == "pypi-gguf")
-    assert entries[NAME].family in FAMILIES
+        assert entry.family in FAMILIES
 
 
 def test_names_are_found_in_any_case_and_mistypes_get_a_hint():
@@ -161,8 +161,10 @@ def test_neither_name_nor_path(cache, model):
         resolve_model(model, cache=cache, progress=SilentProgress())
 
 
-def test_a_family_that_cannot_be_built_is_refused_before_the_download(cache):
-    with pytest.raises(UnsupportedModelError, match="qwen3"):
+def test_a_family_that_cannot_be_built_is_refused_before_the_download(cache, monkeypatch):
+    mamba = dataclasses.replace(find("qwen3-8b"), family="mamba")
+    monkeypatch.setattr(fetching, "find", lambda name: mamba)
+    with pytest.raises(UnsupportedModelError, match="mamba"):
         resolve_model("qwen3-8b", cache=cache, progress=SilentProgress())
     assert not cache.exists()
 
