@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_cannlm.build.copies import relabel as relabel
+    from pytest_cannlm.build.copies import stand_in as stand_in
     from pytest_cannlm.build.folder import PackageFolder as PackageFolder
     from pytest_cannlm.build.folder import find_package as find_package
     from pytest_cannlm.build.folder import locate_package as locate_package
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_cannlm.build.recipe import Recipe as Recipe
 
 _HOMES = {
-    "copies": ("relabel",),
+    "copies": ("relabel", "stand_in"),
     "folder": ("PackageFolder", "find_package", "locate_package"),
     "pipeline": ("BuiltPackage", "StepResult", "build"),
     "recipe": ("Recipe",),

@@ -2,7 +2,8 @@
 
 A folder appears under its final name only when it is complete: it is written beside it and renamed. Whoever needs an
 entry holds its lock meanwhile, so two processes never do the same work; the one that waits says so. An entry is sealed
-with the sha256 of every file; one that was changed since is made again.
+with the sha256 of every file; one that was changed since is made again. What a killed process left half done goes when
+the next entry of any step is made: nobody holds the lock of such a folder.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cannlm.errors import EnvironmentFailure
-from pytest_cannlm.locking import locked
-from pytest_cannlm.models.hashing import file_sha256
+from pytest_cannlm.locking import locked, locked_if_free
+from pytest_cannlm.models.hashing import MEMO, file_sha256
 from pytest_cannlm.progress import Progress
 
 _ENTRY = "entry.json"
+_PARTIAL = ".partial"
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class BuildCache:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._memo = root.parent / MEMO
 
     def find(self, step: str, key: str) -> Path | None:
         """The folder of a complete entry, or None. Takes no lock: a complete entry never changes."""
@@ -70,6 +73,7 @@ class BuildCache:
         """Make the entry unless another process did so meanwhile; whether it was made."""
         folder = self.root / step / key
         folder.parent.mkdir(parents=True, exist_ok=True)
+        self._sweep()
         waiting = f"{step}: waiting for another process that makes the same entry ({folder})"
         with locked(folder.with_name(f"{key}.lock"), waiting, progress):
             if self._intact(folder):
@@ -77,17 +81,24 @@ class BuildCache:
             if folder.exists():
                 progress.say(f"{step}: cache entry {key} is damaged and is made again")
                 shutil.rmtree(folder)
-            partial = folder.with_name(f"{key}.partial")
-            shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed; we hold its lock
+            partial = folder.with_name(f"{key}{_PARTIAL}")
+            shutil.rmtree(partial, ignore_errors=True)  # killed since the sweep; we hold its lock
             partial.mkdir()
             try:
                 make(partial)
-                _seal(partial)
+                _seal(partial, memo=self._memo)
                 partial.replace(folder)
             except BaseException:
                 shutil.rmtree(partial, ignore_errors=True)
                 raise
         return True
+
+    def _sweep(self) -> None:
+        """Remove what processes that were killed left behind."""
+        for partial in self.root.glob(f"*/*{_PARTIAL}"):
+            with locked_if_free(partial.with_suffix(".lock")) as ours:
+                if ours:
+                    shutil.rmtree(partial, ignore_errors=True)
 
     def _intact(self, folder: Path) -> bool:
         """Whether every file is as it was sealed. An unchanged file (see ``file_sha256``) is not read again."""
@@ -98,7 +109,7 @@ class BuildCache:
             return False
 
     def _as_sealed(self, file: Path, size: int, sha256: str) -> bool:
-        return file.stat().st_size == size and file_sha256(file, memo=self.root.parent / "hashes") == sha256
+        return file.stat().st_size == size and file_sha256(file, memo=self._memo) == sha256
 
     def _failure(self, error: OSError) -> EnvironmentFailure:
         existing = next(folder for folder in (self.root, *self.root.absolute().parents) if folder.exists())
@@ -125,8 +136,9 @@ def files_below(folder: Path) -> list[Path]:
     return sorted(path for path in found if path != Path(_ENTRY))
 
 
-def _seal(folder: Path) -> None:
-    seals = {
-        path.as_posix(): [(folder / path).stat().st_size, file_sha256(folder / path)] for path in files_below(folder)
-    }
+def _seal(folder: Path, *, memo: Path) -> None:
+    def seal(file: Path) -> tuple[int, str]:
+        return file.stat().st_size, file_sha256(file, memo=memo)
+
+    seals = {path.as_posix(): seal(folder / path) for path in files_below(folder)}
     (folder / _ENTRY).write_text(json.dumps({"files": seals}, indent=1), encoding="utf-8")

@@ -11,8 +11,10 @@ from pytest_cannlm import __version__
 from pytest_cannlm.build.folder import PackageFolder
 from pytest_cannlm.build.recipe import Recipe
 from pytest_cannlm.build.weights import Coefficients
+from pytest_cannlm.compat.places import CONTEXT
 from pytest_cannlm.errors import PackageError
 from pytest_cannlm.models.config import DecoderConfig
+from pytest_cannlm.models.families import FAMILIES
 from pytest_cannlm.models.hashing import file_sha256
 from pytest_cannlm.models.tensors import parameter_count
 from pytest_cannlm.models.tokenizer import TokenizerSpec
@@ -58,7 +60,7 @@ def executor_settings(recipe: Recipe, config: DecoderConfig, tokens: int) -> dic
             "hidden_size": config.hidden_size,
             "intermediate_size": config.intermediate_size,
             "rms_norm_eps": config.rms_norm_eps,
-            "rope_theta": config.rope_theta,
+            "rope_theta": config.rope.theta,
             "model_type": config.family,
             "architectures": [config.architecture],
             "torch_dtype": config.torch_dtype,
@@ -67,7 +69,7 @@ def executor_settings(recipe: Recipe, config: DecoderConfig, tokens: int) -> dic
             "embedding_dequant_scale": f"{embedding_stem(recipe)}.embedding_dequant_scale",
             "embedding_input_type": "int8",
         },
-        "tokenizer": {"type": "bpe", "path": "tokenizer.json"},
+        "tokenizer": {"type": FAMILIES[config.family].tokenizer_type, "path": "tokenizer.json"},
         "autoregressive": {"model_path": f"{base_name(recipe)}.omc", "weight_path": "./"},
     }
 
@@ -103,23 +105,31 @@ def manifest_of(
     config: DecoderConfig,
     digest: str,
     spec: TokenizerSpec,
-    coefficients: Coefficients,
+    coefficients: Coefficients | None,
     package: Path,
     parents: Mapping[str, str],
+    tool: Mapping[str, Any],
+    memo: Path,
 ) -> dict[str, Any]:
     """The manifest: where the package came from and what every file of it must look like.
 
-    What the gate reads stands first: it looks at the beginning of the file only.
+    What the gate reads stands first: it looks at the beginning of the file only. ``coefficients`` describe the weights
+    in the package, None where a vendor's ``tool`` made them; ``memo`` is the
+    folder that remembers hashes.
     """
+    build = recipe.facts("quantize", "export", "convert")
+    if coefficients is None:  # what step 1 was asked for has no part in these weights
+        del build["group_size"], build["quantizer"]
     return {
         "schema": MANIFEST_SCHEMA,
         "created_by": f"pytest-cannlm {__version__}",
         "simulated": recipe.converter == "simulated",
         "build": {
-            **recipe.facts("quantize", "export", "convert"),
-            "group_sizes": sorted({m.group_size for m in coefficients.matrices.values() if m.format == "w4"}),
+            **build,
+            **_quantized(coefficients),
+            **({"tool": dict(tool)} if tool else {}),
         },
-        "files": {path.name: facts_of(path) for path in sorted(package.iterdir())},
+        "files": {path.name: facts_of(path, memo=memo) for path in sorted(package.iterdir())},
         "model": {
             "name": recipe.model,
             "family": config.family,
@@ -141,7 +151,19 @@ def manifest_of(
     }
 
 
-def _quality(coefficients: Coefficients) -> dict[str, Any]:
+def _quantized(coefficients: Coefficients | None) -> dict[str, Any]:
+    if coefficients is None:
+        return {}
+    matrices = coefficients.matrices
+    sizes = {"group_sizes": sorted({m.group_size for m in matrices.values() if m.format == "w4"})}
+    if not coefficients.sensitivity:
+        return sizes
+    return {**sizes, "eight_bit": [name for name in coefficients.sensitivity if matrices[name].format == "w8"]}
+
+
+def _quality(coefficients: Coefficients | None) -> dict[str, Any]:
+    if coefficients is None:
+        return {}
     parts = [part for matrix in coefficients.matrices.values() for part in matrix.parts]
     worst = min(parts, key=lambda part: part.sqnr_db)
     return {
@@ -155,7 +177,7 @@ def _quality(coefficients: Coefficients) -> dict[str, Any]:
 
 
 def verify(package: PackageFolder, *, memo: Path | None = None) -> None:
-    """Hold every file against the manifest's sha256.
+    """Hold every file against the manifest's sha256, but for ``context.json``, which is the user's to change.
 
     Args:
         package: a package with its manifest.
@@ -165,6 +187,8 @@ def verify(package: PackageFolder, *, memo: Path | None = None) -> None:
         PackageError: a file is missing or is not the one that was built; code PACKAGE_DAMAGED.
     """
     for name, facts in package.data["files"].items():
+        if name == CONTEXT:
+            continue
         file = package.package / name
         found = file_sha256(file, memo=memo) if file.is_file() else "no such file"
         if found != facts["sha256"]:
@@ -179,9 +203,9 @@ def verify(package: PackageFolder, *, memo: Path | None = None) -> None:
             )
 
 
-def facts_of(file: Path) -> dict[str, Any]:
-    """What a manifest says of a file: its size in bytes and its sha256."""
-    return {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
+def facts_of(file: Path, *, memo: Path | None = None) -> dict[str, Any]:
+    """What a manifest says of a file: its size in bytes and its sha256, remembered in the folder ``memo``."""
+    return {"bytes": file.stat().st_size, "sha256": file_sha256(file, memo=memo)}
 
 
 def _first(*ids: int | None) -> int:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 
 from pytest_cannlm import __version__
+from pytest_cannlm.affinity import examine_model
+from pytest_cannlm.build.ahead import WORKERS, in_order
 from pytest_cannlm.build.cache import BuildCache, files_below, key_of, link_or_copy
-from pytest_cannlm.build.convert import Exported, convert
-from pytest_cannlm.build.engine_form import engine_form, for_onnxruntime
+from pytest_cannlm.build.convert import LOG, Bench, Exported, converter_for
+from pytest_cannlm.build.engine_form import TensorRows, engine_form, for_onnxruntime, write_engine_form
 from pytest_cannlm.build.folder import COEFFICIENT_FILE, MANIFEST, PACKAGE_DIR
 from pytest_cannlm.build.package import (
     base_name,
@@ -24,27 +30,29 @@ from pytest_cannlm.build.package import (
     executor_settings,
     manifest_of,
 )
-from pytest_cannlm.build.quantize import Formats, write_weights
+from pytest_cannlm.build.quantize import CHUNK_ELEMENTS
+from pytest_cannlm.build.quantizers import quantize_checkpoint
 from pytest_cannlm.build.recipe import Recipe
 from pytest_cannlm.build.runtime_form import runtime_form
-from pytest_cannlm.build.schemes import quantize_embedding, scheme_named
+from pytest_cannlm.build.schemes import Float32, quantize_embedding
 from pytest_cannlm.build.source import Source
+from pytest_cannlm.build.unfinished import UnfinishedWork
 from pytest_cannlm.build.weights import WEIGHT_FILE, Coefficients
 from pytest_cannlm.errors import BuildError, UsageError
 from pytest_cannlm.lint import lint
 from pytest_cannlm.models.checkpoint import Checkpoint, checkpoint_digest, open_checkpoint
+from pytest_cannlm.models.hashing import MEMO, still_known
 from pytest_cannlm.models.tensors import EMBEDDING
 from pytest_cannlm.progress import Progress
 
 STEPS = ("quantize", "export", "convert", "assemble")
 
-_FORMAT = 4
+_FORMAT = 5
 """Part of every cache key; raised when what a step writes changes."""
 _GRAPH = "runtime.onnx"
 _ENGINE_GRAPH = "engine.onnx"
 _EMBEDDING_ROWS = "embedding.int8"
 _EMBEDDING_SCALES = "embedding.scales"
-_EMBEDDING_CHUNK = 8192
 
 
 @dataclass(frozen=True)
@@ -93,13 +101,19 @@ class _Build:
     """One build: the recipe with its cache keys. Every step needs the folder of the one before it."""
 
     def __init__(self, recipe: Recipe, cache: Path, progress: Progress) -> None:
+        bench = Bench(os.environ, progress, logs=cache / "logs", hashes=cache / "hashes")
+        self._converter = converter_for(recipe, bench)
+        recipe = replace(recipe, cann=self._converter.cann)
         self._recipe, self._progress = recipe, progress
         self._cache = BuildCache(cache / "builds")
-        self._digest = checkpoint_digest(recipe.checkpoint, memo=cache / "hashes")
+        self._memo = cache / MEMO
+        self._digest = checkpoint_digest(recipe.checkpoint, memo=self._memo)
         self._keys: dict[str, str] = {}
         facts: dict[str, Any] = {"version": __version__, "format": _FORMAT, "checkpoint": self._digest}
         for step in STEPS:
             facts |= recipe.facts(step)
+            if step == "convert" and self._converter.facts:
+                facts["tool"] = self._converter.facts
             self._keys[step] = key_of({"step": step, **facts})
 
     def run(self) -> BuiltPackage:
@@ -110,6 +124,7 @@ class _Build:
             seconds = time.monotonic() - began
             self._progress.say(f"{label}: all four steps cached, nothing to build")
             return self._result(ready, [StepResult(step, True, seconds / len(STEPS)) for step in STEPS])
+        self._converter.prepare()
         results: list[StepResult] = []
 
         def step(name: str, make: Callable[[Path], None]) -> Path:
@@ -129,7 +144,6 @@ class _Build:
 
     def _quantize(self, folder: Path) -> None:
         recipe = self._recipe
-        scheme = scheme_named(recipe.scheme)
         with open_checkpoint(recipe.checkpoint) as checkpoint:
             if recipe.context > checkpoint.config.max_position_embeddings:
                 raise UsageError(
@@ -138,40 +152,45 @@ class _Build:
                     found=recipe.context,
                     expected=f"at most {checkpoint.config.max_position_embeddings}",
                 )
-            coefficients = write_weights(
-                config=checkpoint.config,
-                read=checkpoint.read,
-                rows_of=lambda name: checkpoint.tensors[name].shape[0],
-                formats=Formats(scheme.projections, scheme.lm_head, recipe.group_size),
-                scheme=scheme.name,
-                positions=recipe.context,
+            unfinished = folder.with_suffix(".unfinished")
+            coefficients = quantize_checkpoint(
+                recipe,
+                checkpoint,
                 path=folder / WEIGHT_FILE,
-                label=f"{recipe.model} {scheme.name}: weights",
+                unfinished=UnfinishedWork(unfinished),
                 progress=self._progress,
             )
+            shutil.rmtree(unfinished, ignore_errors=True)
             coefficients.save(folder / COEFFICIENT_FILE)
             _write_embedding(checkpoint, folder)
             Source(checkpoint.config, checkpoint.tokenizer()).save(folder)
 
     def _export(self, quantized: Path, folder: Path) -> None:
-        """Both forms. A converter for real devices would take the engine form with its weights; the simulated one needs
-        only its interface, so its weights, four bytes each, are not written."""
+        """Both forms. The engine form's weights, four bytes each, are written only while a converter reads them."""
         config = Source.load(quantized).config
         runtime = runtime_form(config, Coefficients.load(quantized / COEFFICIENT_FILE))
         engine = engine_form(config, self._recipe.context, location=f"{_ENGINE_GRAPH}.data")
+        _require_affinity(engine, self._recipe)
         for name, model, checked in ((_GRAPH, runtime, runtime), (_ENGINE_GRAPH, engine, for_onnxruntime(engine))):
             onnx.checker.check_model(_structure(checked))
             (folder / name).write_bytes(model.SerializeToString(deterministic=True))
 
     def _convert(self, quantized: Path, exported: Path, folder: Path) -> None:
-        convert(
-            self._recipe,
+        recipe, config = self._recipe, Source.load(quantized).config
+
+        def write(path: Path, tensors: TensorRows | None) -> None:
+            with open_checkpoint(recipe.checkpoint) as checkpoint:
+                write_engine_form(config, recipe.context, tensors or checkpoint.read, path)
+
+        self._converter.convert(
+            recipe,
             Exported(
-                config=Source.load(quantized).config,
+                config=config,
                 runtime_graph=exported / _GRAPH,
                 weight_size=(quantized / WEIGHT_FILE).stat().st_size,
+                write_engine_form=write,
             ),
-            folder / f"{base_name(self._recipe)}.omc",
+            folder / f"{base_name(recipe)}.omc",
         )
 
     def _assemble(self, quantized: Path, converted: Path, folder: Path) -> None:
@@ -179,38 +198,63 @@ class _Build:
         package = folder / PACKAGE_DIR
         package.mkdir()
         stem = embedding_stem(recipe)
-        for origin, name in (
-            (quantized / WEIGHT_FILE, WEIGHT_FILE),
+        compiled = (converted / WEIGHT_FILE).is_file()  # a vendor's converter makes weights of its own
+        origins = (
+            ((converted if compiled else quantized) / WEIGHT_FILE, WEIGHT_FILE),
             (quantized / _EMBEDDING_ROWS, f"{stem}.embedding_weights"),
             (quantized / _EMBEDDING_SCALES, f"{stem}.embedding_dequant_scale"),
             (converted / f"{base_name(recipe)}.omc", f"{base_name(recipe)}.omc"),
-        ):
-            link_or_copy(origin, package / name)
+        )
+        with still_known([origin for origin, _ in origins], memo=self._memo):  # gigabytes that were hashed a moment ago
+            for origin, name in origins:
+                link_or_copy(origin, package / name)
         (package / "tokenizer.json").write_text(source.spec.engine_json(), encoding="utf-8")
         _write_json(package / "executor.json", executor_settings(recipe, source.config, source.token_count()))
         _write_json(package / "context.json", context_settings(source.end_of_text(), context=recipe.context))
-        link_or_copy(quantized / COEFFICIENT_FILE, folder / COEFFICIENT_FILE)
+        beside = (converted / LOG) if compiled else (quantized / COEFFICIENT_FILE)
+        link_or_copy(beside, folder / beside.name)
         manifest = manifest_of(
             recipe=recipe,
             config=source.config,
             digest=self._digest,
             spec=source.spec,
-            coefficients=Coefficients.load(quantized / COEFFICIENT_FILE),
+            coefficients=None if compiled else Coefficients.load(quantized / COEFFICIENT_FILE),
             package=package,
             parents={step: self._keys[step] for step in STEPS[:-1]},
+            tool=self._converter.facts,
+            memo=self._memo,
         )
         _write_json(folder / MANIFEST, manifest)
         _lint(package)
 
 
+def _require_affinity(engine: onnx.ModelProto, recipe: Recipe) -> None:
+    """A node that the LM Engine's converter refuses is found here, and not minutes into a conversion."""
+    gears = {"S": tuple(sorted({1, recipe.prefill}))}
+    toolchain = "atc" if recipe.converter == "atc" else "omg"
+    for refused in examine_model(engine, chip=recipe.chip, toolchain=toolchain, gears=gears).of("refused"):
+        raise BuildError(
+            f"the converter would refuse the exported graph: {refused.title}",
+            field=", ".join(refused.where),
+            found=f"{refused.count} such places",
+            remedy=f"{refused.why} {refused.instead}",
+        )
+
+
 def _write_embedding(checkpoint: Checkpoint, folder: Path) -> None:
     """The two embedding files: int8 rows and one float32 scale per row, scale = max(abs(row)) / 127."""
-    rows = checkpoint.tensors[EMBEDDING].shape[0]
-    with (folder / _EMBEDDING_ROWS).open("wb") as codes_file, (folder / _EMBEDDING_SCALES).open("wb") as scales_file:
-        for start in range(0, rows, _EMBEDDING_CHUNK):
-            codes, scales = quantize_embedding(
-                checkpoint.read(EMBEDDING, slice(start, min(start + _EMBEDDING_CHUNK, rows)))
-            )
+    rows, columns = checkpoint.tensors[EMBEDDING].shape
+    step = max(1, CHUNK_ELEMENTS // columns)
+
+    def quantized(start: int) -> tuple[npt.NDArray[np.int8], Float32]:
+        return quantize_embedding(checkpoint.read(EMBEDDING, slice(start, min(start + step, rows))))
+
+    with (
+        (folder / _EMBEDDING_ROWS).open("wb") as codes_file,
+        (folder / _EMBEDDING_SCALES).open("wb") as scales_file,
+        ThreadPoolExecutor(WORKERS) as pool,
+    ):
+        for codes, scales in in_order(pool, quantized, range(0, rows, step)):
             codes_file.write(codes.data)
             scales_file.write(np.ascontiguousarray(scales, "<f4").data)
 
@@ -249,8 +293,14 @@ def _write_json(path: Path, document: Any) -> None:
 def _copy_to(built: BuiltPackage, out: Path) -> BuiltPackage:
     """Copy a cached package out; links would let an edit of the copy damage the cache."""
     source = built.manifest.parent
-    for path in files_below(source):
-        target = out / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes((source / path).read_bytes())
+    # the manifest comes last: a copy that was cut off by a crash has none
+    files = sorted(files_below(source), key=lambda path: path == Path(MANIFEST))
+    try:
+        for path in files:
+            target = out / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / path, target)
+    except BaseException:
+        shutil.rmtree(out, ignore_errors=True)  # it was empty, and a next attempt wants it so
+        raise
     return BuiltPackage(out / PACKAGE_DIR, out / MANIFEST, built.steps)

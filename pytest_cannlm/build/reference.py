@@ -1,7 +1,8 @@
 """The two references that a package is compared with, as runtime-form models with float32 weights.
 
 The *float* reference has the checkpoint's own weights; the *quantized* reference the float32 numbers that the package's
-codes stand for, embedding rows included: what a perfect NPU would compute from. Both are kept in the build cache.
+codes stand for, embedding rows included: what a perfect NPU would compute from. Both are kept in the build cache; but
+where float32 weights would take more than :data:`WHOLE_BYTES`, they stay where they are and are read layer by layer.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pytest_cannlm.build.weights import WEIGHT_FILE, Coefficients, WeightReader
 from pytest_cannlm.errors import PackageError
 from pytest_cannlm.models import tensors
 from pytest_cannlm.models.checkpoint import checkpoint_digest, open_checkpoint
+from pytest_cannlm.models.config import DecoderConfig
 from pytest_cannlm.models.tokenizer import TokenizerSpec
 from pytest_cannlm.progress import Progress
 
@@ -33,6 +35,9 @@ Against = Literal["float", "quantized"]
 GRAPH = "reference.onnx"
 WEIGHTS = "reference.weight"
 EMBEDDING = "embedding.float32"
+
+WHOLE_BYTES = 4 << 30
+"""Up to so many bytes of float32 weights a reference is written to disk and loaded as a whole, which is quicker."""
 
 _FORMAT = 2
 _ROWS = 4096
@@ -53,27 +58,64 @@ class ReferenceFolder:
         return Source.load(self.folder)
 
 
-def float_reference(checkpoint: Path, *, context: int, cache: Path, progress: Progress) -> ReferenceFolder:
-    """The float reference of a checkpoint, for up to ``context`` positions."""
+@dataclass(frozen=True)
+class StreamedReference:
+    """A reference whose float32 weights are made as they are read, from a checkpoint or from a package's codes."""
+
+    against: Against
+    digest: str
+    """Identity of what it is made from."""
+    source: Source
+    context: int
+    """Positions that it is for at most."""
+    read: RowSource
+    embedding: Callable[[slice], Float32]
+    """Rows of the embedding."""
+    progress: Progress
+
+
+def float_reference(
+    checkpoint: Path, *, context: int, cache: Path, progress: Progress, whole_bytes: int = WHOLE_BYTES
+) -> ReferenceFolder | StreamedReference:
+    """The float reference of a checkpoint, for up to ``context`` positions.
+
+    One with more than ``whole_bytes`` of float32 weights is streamed.
+    """
     digest = checkpoint_digest(checkpoint, memo=cache / "hashes")
+    known = BuildCache(cache / "references").find("float", _key("float", digest, context))
+    if known is not None:
+        return ReferenceFolder(known, "float", digest)
+    opened = open_checkpoint(checkpoint)  # a streamed reference goes on reading from it
+    if _float32_bytes(opened.config) > whole_bytes:
+        return StreamedReference(
+            "float",
+            digest,
+            Source(opened.config, opened.tokenizer()),
+            context,
+            read=opened.read,
+            embedding=lambda rows: opened.read(tensors.EMBEDDING, rows),
+            progress=progress,
+        )
 
     def make(folder: Path) -> None:
-        with open_checkpoint(checkpoint) as opened:
-            _write(
-                folder,
-                source=Source(opened.config, opened.tokenizer()),
-                read=opened.read,
-                rows_of=lambda name: opened.tensors[name].shape[0],
-                embedding=lambda rows: opened.read(tensors.EMBEDDING, rows),
-                context=context,
-                progress=progress,
-            )
+        _write(
+            folder,
+            source=Source(opened.config, opened.tokenizer()),
+            read=opened.read,
+            rows_of=lambda name: opened.tensors[name].shape[0],
+            embedding=lambda rows: opened.read(tensors.EMBEDDING, rows),
+            context=context,
+            progress=progress,
+        )
 
-    return _obtain("float", digest, context, make, cache, progress)
+    with opened:
+        return _obtain("float", digest, context, make, cache, progress)
 
 
-def quantized_reference(package: PackageFolder, *, cache: Path, progress: Progress) -> ReferenceFolder:
-    """The quantized reference of a package.
+def quantized_reference(
+    package: PackageFolder, *, cache: Path, progress: Progress, whole_bytes: int = WHOLE_BYTES
+) -> ReferenceFolder | StreamedReference:
+    """The quantized reference of a package; with more than ``whole_bytes`` of float32 weights it is streamed.
 
     Raises:
         PackageError: the package has no manifest or no coefficient file beside it, or a file of it was changed.
@@ -90,20 +132,26 @@ def quantized_reference(package: PackageFolder, *, cache: Path, progress: Progre
     files, context = package.data["files"], package.data["build"]["context"]
     digest = key_of({name: entry["sha256"] for name, entry in files.items()})
 
-    def make(folder: Path) -> None:
-        tokenizer = package.data["tokenizer"]
-        spec = TokenizerSpec(
-            json_text=(package.package / "tokenizer.json").read_text(encoding="utf-8"),
-            **{key: tokenizer[key] for key in ("chat_template", "bos_token", "eos_token", "add_bos")},
+    tokenizer = package.data["tokenizer"]
+    spec = TokenizerSpec(
+        json_text=(package.package / "tokenizer.json").read_text(encoding="utf-8"),
+        **{key: tokenizer[key] for key in ("chat_template", "bos_token", "eos_token", "add_bos")},
+    )
+    source = Source(config_from_json(package.data["model"]["config"]), spec)
+    matrices = _DequantizedMatrices(package.package / WEIGHT_FILE, coefficients)
+    embedding = _dequantized_embedding(package.package, source.config.hidden_size)
+    if _float32_bytes(source.config) > whole_bytes:
+        return StreamedReference(
+            "quantized", digest, source, context, read=matrices, embedding=embedding, progress=progress
         )
-        source = Source(config_from_json(package.data["model"]["config"]), spec)
-        matrices = _DequantizedMatrices(package.package / WEIGHT_FILE, coefficients)
+
+    def make(folder: Path) -> None:
         _write(
             folder,
             source=source,
             read=matrices,
             rows_of=matrices.count,
-            embedding=_dequantized_embedding(package.package, source.config.hidden_size),
+            embedding=embedding,
             context=context,
             progress=progress,
         )
@@ -114,9 +162,16 @@ def quantized_reference(package: PackageFolder, *, cache: Path, progress: Progre
 def _obtain(
     against: Against, digest: str, context: int, make: Callable[[Path], None], cache: Path, progress: Progress
 ) -> ReferenceFolder:
-    key = key_of({"format": _FORMAT, "against": against, "digest": digest, "context": context})
-    found = BuildCache(cache / "references").obtain(against, key, make, progress)
+    found = BuildCache(cache / "references").obtain(against, _key(against, digest, context), make, progress)
     return ReferenceFolder(found.folder, against, digest)
+
+
+def _key(against: Against, digest: str, context: int) -> str:
+    return key_of({"format": _FORMAT, "against": against, "digest": digest, "context": context})
+
+
+def _float32_bytes(config: DecoderConfig) -> int:
+    return 4 * tensors.parameter_count(config)
 
 
 def _write(

@@ -22,6 +22,7 @@ from pytest_cannlm.build.reference import quantized_reference
 from pytest_cannlm.build.weights import ALIGNMENT, Coefficients, WeightReader
 from pytest_cannlm.container.kirin import read_simulated
 from pytest_cannlm.errors import BuildError, EnvironmentFailure, PackageError, UsageError
+from pytest_cannlm.models import hashing
 from pytest_cannlm.models.checkpoint import open_checkpoint
 from pytest_cannlm.progress import SilentProgress
 
@@ -387,3 +388,16 @@ def test_package_without_manifest_is_still_a_package(tiny_packages, tmp_path):
 
 def test_recipe_names_are_normalized():
     assert replace(recipe(), scheme="int8", chip="kirin x90").validated() == recipe(scheme="w8a16")
+
+
+def test_every_weight_file_is_hashed_once_and_never_by_the_next_run(tmp_path, monkeypatch):
+    hashed = []
+    original = hashing._hash
+    monkeypatch.setattr(hashing, "_hash", lambda file: hashed.append(Path(file).name) or original(file))
+    build(recipe(), cache=tmp_path, progress=QUIET)
+    weights = [name for name in hashed if name.endswith((".weight", ".embedding_weights", "embedding.int8", ".omc"))]
+    assert sorted(weights) == ["SubGraph_0.weight", "embedding.int8", "tiny_w4a16.omc"]
+    hashed.clear()
+    hashing._remembered.cache_clear()  # as in a new process
+    assert build(recipe(), cache=tmp_path, progress=QUIET).cached
+    assert not hashed

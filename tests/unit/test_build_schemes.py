@@ -7,6 +7,7 @@ from pytest_cannlm.build.schemes import (
     TensorQuality,
     dequantize_w4,
     dequantize_w8,
+    extreme,
     group_size_for,
     quantize_embedding,
     quantize_w4,
@@ -19,6 +20,19 @@ from pytest_cannlm.errors import UnsupportedModelError, UsageError
 
 def rows(n=8, k=128, seed=0):
     return np.random.default_rng(seed).normal(0, 0.1, (n, k)).astype(np.float32)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 32, 96, 127, 128, 1536])
+def test_extreme_is_the_value_of_largest_magnitude_along_an_axis_of_any_length(length):
+    values = rows(7, length)
+    expected = values[np.arange(7), np.abs(values).argmax(axis=1)]
+    np.testing.assert_array_equal(extreme(values), expected)
+    np.testing.assert_array_equal(extreme(values[:, None]), expected[:, None])
+
+
+def test_of_two_values_of_the_same_magnitude_the_negative_one_is_the_extreme():
+    for pair in ([0.5, -0.5], [-0.5, 0.5]):
+        assert extreme(np.array([[0.1, *pair, 0.0]], np.float32)) == -0.5
 
 
 def test_w4_maps_the_extreme_value_of_a_group_to_code_minus_eight():

@@ -52,7 +52,7 @@ def test_the_two_kinds_of_reference_are_never_mixed(name, against):
 
 def test_limits_carry_their_source():
     assert chosen(parameters=7_000_000_000).source == 'profile "w4a16" (models of 7B parameters and more)'
-    assert chosen(quantizer="awq").sourced_limits()["top1"].source == 'profile "w4a16" (gptq or awq)'
+    assert chosen(quantizer="awq").sourced_limits()["top1"].source == 'profile "w4a16" (gptq or awq or awq+gptq)'
     assert chosen(scheme="fp16").sourced_limits()["top1"].source == 'profile "fp16"'
 
 
