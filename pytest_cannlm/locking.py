@@ -38,3 +38,18 @@ def locked(path: Path, waiting: str, progress: Progress) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def locked_if_free(path: Path) -> Iterator[bool]:
+    """Hold the lock file ``path`` if nobody has it; gives whether it is held. Never waits."""
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()

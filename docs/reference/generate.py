@@ -11,20 +11,24 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from pytest_cannlm import errors
+from pytest_cannlm.affinity.rules import CONFIDENCE, When, rules
 from pytest_cannlm.cli.app import app
+from pytest_cannlm.cli.codes import own_codes
 from pytest_cannlm.compat.damage import DAMAGES
 from pytest_cannlm.explain.causes import causes
 from pytest_cannlm.lint import RULES
 from pytest_cannlm.markers import MARKERS, Marker, Parity
 from pytest_cannlm.measure.judging import LATENCY, MEMORY
 from pytest_cannlm.models.catalogue import catalogue
+from pytest_cannlm.models.families import FAMILIES
 from pytest_cannlm.parity.names import METRICS
 from pytest_cannlm.parity.profiles import profiles
 from pytest_cannlm.plugin.names import MARKS
@@ -41,7 +45,7 @@ MEANING = {
         "context": "positions of the KV cache, prompt and generated tokens together; a multiple of 64",
         "chips": "chips that the test may run on; on another one it is not run",
         "requires": "capabilities that the engine must have; without them the test is not run",
-        "converter": "which converter builds the package; by default the device decides. Only `simulated` works today",
+        "converter": "which converter builds the package; by default the device decides: `simulated` or `omg`",
     },
     "token_latency": {
         "decode_ms": "most milliseconds per generated token after the first (TPOT)",
@@ -242,6 +246,12 @@ def _first_sentence(cls: type) -> str:
     return text.split(". ")[0].rstrip(".").replace("``", "`")
 
 
+def codes_of(family: str) -> str:
+    """Our own codes of one family."""
+    rows = [[", ".join(map(code, each.codes)), each.meaning, each.next] for each in own_codes()[family]]
+    return table(["code", "meaning", "what to do"], rows)
+
+
 def engine_codes() -> str:
     """Every code that has a known meaning, one table per family."""
     parts = []
@@ -266,25 +276,91 @@ def log_texts() -> str:
 def models() -> str:
     """The catalogue."""
     rows = [
-        [
-            code(entry.name),
-            entry.title,
-            entry.license,
-            f"{entry.download_bytes / 1e6:,.0f} MB",
-            _buildable(entry.family),
-        ]
+        [code(entry.name), entry.title, entry.family, entry.license, f"{entry.download_bytes / 1e6:,.0f} MB"]
         for entry in catalogue().values()
     ]
-    return table(["name", "model", "licence", "download", "can be built today"], rows)
+    return table(["name", "model", "family", "licence", "download"], rows)
 
 
-def _buildable(family: str) -> str:
-    return "yes" if family == "llama" else f"no, family {family}"
+def families() -> str:
+    """What can be built."""
+    rows = [
+        [
+            code(family.name),
+            code(family.architecture),
+            "folder" if family.gguf_interleaved is None else "folder, GGUF",
+            "a part or all of a head" if family.partial_rotary_factor else "whole heads",
+            code(family.tokenizer_type),
+        ]
+        for family in FAMILIES.values()
+    ]
+    return table(["`model_type`", "architecture", "read from", "rotary embedding of", "tokenizer of the engine"], rows)
 
 
 def lint_rules() -> str:
     """Every rule of ``cannlm lint``."""
     return table(["code", "severity", "finding", "why"], [[code(r.code), r.severity, r.title, r.why] for r in RULES])
+
+
+def affinity_marks() -> str:
+    """How sure a rule of affinity is."""
+    return table(["mark", "meaning"], [[mark, meaning] for mark, meaning in CONFIDENCE.items()])
+
+
+def affinity_rules() -> str:
+    """Everything that affinity looks for besides operators."""
+    rows = [
+        [
+            code(rule.name),
+            rule.outcome,
+            rule.title,
+            ", ".join(rule.toolchains),
+            _limits(rule.limit),
+            rule.confidence,
+            rule.why,
+            rule.source,
+        ]
+        for rule in rules().general.values()
+    ]
+    return table(["rule", "outcome", "finding", "converter", "limit", "mark", "why", "source"], rows)
+
+
+def _limits(limit: Mapping[str, Any]) -> str:
+    shown = {name: " to ".join(map(str, value)) if isinstance(value, list) else value for name, value in limit.items()}
+    values = set(shown.values())
+    return str(values.pop()) if len(values) == 1 else ", ".join(f"{name} {value}" for name, value in shown.items())
+
+
+def affinity_operators() -> str:
+    """Every operator rule, in the order in which they are tried."""
+    rows = []
+    for rule in rules().operators:
+        names = ", ".join(f"{rule.domain}::{name}" if rule.domain else name for name in rule.operators)
+        names += f" [{_condition(rule.when)}]" if rule.when else ""
+        where = ", ".join(rule.toolchains) + (f" on {', '.join(rule.chips)}" if rule.chips else "")
+        rows.append(
+            [
+                names.replace("*", "every other"),
+                rule.outcome,
+                where,
+                rule.confidence,
+                rule.why,
+                rule.instead,
+                rule.source,
+            ]
+        )
+    return table(["operators", "outcome", "converter", "mark", "why", "instead", "source"], rows)
+
+
+def _condition(when: When) -> str:
+    if when.attribute:
+        return f"{when.attribute} is {' or '.join(when.values)}"
+    inputs = (
+        f"input {' and '.join(map(str, when.inputs))}" if when.every else f"input {' or '.join(map(str, when.inputs))}"
+    )
+    kind = {None: "", True: "constant ", False: "computed "}[when.constant]
+    made = f"made by {' or '.join(when.made_by)}" if when.made_by else f"of {', '.join(when.types)}"
+    return f"{kind}{inputs} {made}"
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
@@ -297,10 +373,15 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "timing-numbers": timing_numbers,
     "commands": commands,
     "exceptions": exceptions,
+    **{f"codes-{family}": partial(codes_of, family) for family in own_codes()},
     "engine-codes": engine_codes,
     "log-texts": log_texts,
     "models": models,
+    "families": families,
     "lint-rules": lint_rules,
+    "affinity-marks": affinity_marks,
+    "affinity-rules": affinity_rules,
+    "affinity-operators": affinity_operators,
 }
 
 

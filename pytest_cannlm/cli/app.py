@@ -11,8 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from pytest_cannlm import __version__
-from pytest_cannlm.cli.answers import BAD, GOOD, UNKNOWN, Answer, from_os_error, show, show_error
-from pytest_cannlm.cli.describing import described
+from pytest_cannlm.cli.answers import BAD, GOOD, Answer, from_os_error, show, show_error
+from pytest_cannlm.cli.describing import described, with_contradictions
+from pytest_cannlm.cli.importing import import_folder
+from pytest_cannlm.cli.options import Cache, Json, Pairs, Toolkit
 from pytest_cannlm.errors import BadInputError, CannlmError, UsageError
 from pytest_cannlm.progress import Progress, progress_for
 from pytest_cannlm.settings import Settings, read_toml_files, resolve
@@ -23,13 +25,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output; progress on standard error.")]
-Cache = Annotated[Path | None, typer.Option(help="Folder for models and built packages.", metavar="DIR")]
-Pairs = Annotated[
-    Path | None,
-    typer.Option(help="File of versions that mean the same in two number spaces; added to the list.", metavar="FILE"),
-]
 
 _ClickError: Any = typer.BadParameter.__mro__[2]
 """The base of the parser's own errors; typer brings its own copy of click and does not export it."""
@@ -93,25 +88,46 @@ def build(
     model: Annotated[str, typer.Argument(help="A model of the catalogue, or the path of a checkpoint.")],
     scheme: Annotated[str, typer.Option(help="fp16, w8a16 (int8) or w4a16.")] = "w4a16",
     group_size: Annotated[int | None, typer.Option(help="Weights per 4-bit scale.")] = None,
-    quantizer: Annotated[str, typer.Option(help="How weights are rounded: rtn.")] = "rtn",
-    calibration: Annotated[Path | None, typer.Option(help="Texts for quantizers that calibrate.")] = None,
+    quantizer: Annotated[str, typer.Option(help="How weights are rounded: rtn, gptq, awq or awq+gptq.")] = "rtn",
+    calibration: Annotated[
+        Path | None, typer.Option(help="Text, or .jsonl, for all but rtn (default: a bundled text).", metavar="FILE")
+    ] = None,
+    keep_8bit: Annotated[
+        float | None,
+        typer.Option(
+            "--keep-8bit",
+            help="In w4a16, this share of the projections' weights keeps 8 bits: where 4 would cost most.",
+            metavar="PERCENT",
+        ),
+    ] = None,
     context: Annotated[int, typer.Option(help="Positions of the KV cache.")] = 2048,
     chip: Annotated[str, typer.Option(help="The chip to build for.")] = "KirinX90",
-    cann: Annotated[str, typer.Option(help="The CANN version to build for.")] = "6.1.1.0",
+    cann: Annotated[
+        str | None, typer.Option(help="The CANN version to build for (default: the toolkit's; simulated: 6.1.1.0).")
+    ] = None,
     converter: Annotated[str, typer.Option(help="simulated, omg or atc.")] = "simulated",
+    toolkit: Toolkit = None,
+    quant_params: Annotated[
+        Path | None, typer.Option(help="Output of cannlm dopt: 4-bit weights for omg.", metavar="DIR")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for a copy of the package.", metavar="DIR")] = None,
+    coefficients: Annotated[
+        Path | None, typer.Option(help="Write codes and scales here too, as .safetensors.", metavar="FILE")
+    ] = None,
     cache: Cache = None,
     json_: Json = False,
 ) -> int:
     """Quantize, export, convert and assemble a package."""
     from pytest_cannlm.build import Recipe
     from pytest_cannlm.build import build as build_package
+    from pytest_cannlm.build.coefficient_file import write_coefficients
+    from pytest_cannlm.cli.vendor import cann_to_build_for, notes_on
     from pytest_cannlm.harness.session import short_name
     from pytest_cannlm.models.fetch import resolve_model
 
-    if calibration is not None:
+    if coefficients is not None and converter != "simulated":
         raise UsageError(
-            f"the quantizer {quantizer} takes no calibration texts", field="--calibration", found=calibration
+            f"the coefficients are inside what {converter} makes", field="--coefficients", found=coefficients
         )
     folder, progress = _settings(cache).cache_folder, _progress()
     recipe = Recipe(
@@ -120,16 +136,54 @@ def build(
         scheme=scheme,
         group_size=group_size,
         quantizer=quantizer,
+        calibration=calibration,
+        keep_8bit=keep_8bit,
         context=context,
         chip=chip,
-        cann=cann,
+        cann=cann_to_build_for(cann, converter=converter, toolkit=toolkit),
         converter=converter,
+        toolkit=toolkit,
+        quant_params=quant_params,
     )
     built = build_package(recipe, cache=folder, progress=progress, out=out)
+    if coefficients is not None:
+        write_coefficients(built.package, coefficients)
     steps = [{"step": one.step, "cached": one.cached, "seconds": round(one.seconds, 3)} for one in built.steps]
     lines = [f"{one.step}: {'cached' if one.cached else f'{one.seconds:.1f} s'}" for one in built.steps]
-    data = {"package": str(built.package), "steps": steps, "manifest": str(built.manifest)}
-    return show(Answer(data, [*lines, str(built.package)]), as_json=json_)
+    notes = notes_on(recipe)
+    data = {"package": str(built.package), "steps": steps, "manifest": str(built.manifest), "notes": notes}
+    return show(Answer(data, [*lines, *(f"note: {note}" for note in notes), str(built.package)]), as_json=json_)
+
+
+@app.command()
+def dopt(
+    model: Annotated[Path, typer.Argument(help="A Hugging Face folder.")],
+    out: Annotated[Path, typer.Option(help="Folder for the results; an unfinished one goes on.", metavar="DIR")],
+    toolkit: Toolkit = None,
+    chip: Annotated[str, typer.Option(help="The chip to quantize for.")] = "KirinX90",
+    group_size: Annotated[int, typer.Option(help="Weights per 4-bit scale.")] = 128,
+    calibration: Annotated[
+        Path | None, typer.Option(help='JSON list of {"text": …} (default: wikitext2, which dopt fetches).')
+    ] = None,
+    python: Annotated[
+        str, typer.Option(help="The interpreter that has what dopt needs: Python 3.10 and torch.")
+    ] = "python3",
+    json_: Json = False,
+) -> int:
+    """Quantize with the vendor's dopt, in its three stages, and check what they leave. Needs a GPU."""
+    from pytest_cannlm.cli.vendor import run_dopt
+
+    answer = run_dopt(
+        model,
+        out=out,
+        toolkit=toolkit,
+        chip=chip,
+        group_size=group_size,
+        calibration=calibration,
+        python=python,
+        progress=_progress(),
+    )
+    return show(answer, as_json=json_)
 
 
 @app.command("run")
@@ -148,6 +202,8 @@ def run_package(
     """Load a package on a device, ask one thing, and show the answer with its times."""
     from pytest_cannlm.harness.single import ask
 
+    if not package.exists():
+        raise BadInputError("there is no such folder", file=package, expected="a package folder, or the one above it")
     reply = ask(
         package,
         prompt,
@@ -169,12 +225,16 @@ def run_package(
     return show(Answer(data, [reply.text, facts]), as_json=json_)
 
 
+app.command("import")(import_folder)
+
+
 @app.command()
 def inspect(
     file: Annotated[Path, typer.Argument(help="An .om or .omc file, or a package folder.")], json_: Json = False
 ) -> int:
     """Show what an offline-model file says about itself; a damaged one is named by what is wrong with it."""
     from pytest_cannlm.build import locate_package
+    from pytest_cannlm.compat.pairs import read_pairs
     from pytest_cannlm.container.inspect import describe
 
     if not file.exists():
@@ -184,8 +244,9 @@ def inspect(
         if len(models) != 1:
             raise UsageError("the folder holds not exactly one model file", file=file, found=len(models), expected=1)
         file = models[0]
-    facts = describe(file)
-    return show(Answer(facts, described(facts), BAD if facts["error"] else GOOD), as_json=json_)
+    facts = with_contradictions(describe(file), read_pairs(_settings().version_pairs))
+    lines = [str(file), *described(facts)]
+    return show(Answer({"file": str(file), **facts}, lines, BAD if facts["error"] else GOOD), as_json=json_)
 
 
 @app.command()
@@ -214,9 +275,8 @@ def check(
     json_: Json = False,
 ) -> int:
     """Ask the gate whether a package may be loaded on a target, without loading it."""
+    from pytest_cannlm.cli.checking import check_package
     from pytest_cannlm.cli.target import target_of
-    from pytest_cannlm.compat.gate import decide
-    from pytest_cannlm.compat.package import folder_and_manifest
 
     target = target_of(
         _settings(cann_policy=policy, version_pairs=version_pairs),
@@ -228,13 +288,27 @@ def check(
         host_cpu=host_cpu,
         same_architecture=same_architecture or (),
     )
-    folder, manifest = folder_and_manifest(package)
-    decision = decide(folder, target, manifest=manifest)
-    data = {"answer": decision.answer, "code": decision.code, "reasons": decision.reasons()}
-    decisive = decision.explain()
-    lines = [decisive, *(f"  {reason}" for reason in decision.reasons() if reason not in decisive)]
-    code = {"load": GOOD, "refuse": BAD, "unknown": UNKNOWN}[decision.answer]
-    return show(Answer({**data, "bytes_read": decision.bytes_read}, lines, code), as_json=json_)
+    return show(check_package(package, target), as_json=json_)
+
+
+@app.command()
+def affinity(
+    model: Annotated[Path, typer.Argument(help="An .onnx file.")],
+    chip: Annotated[str, typer.Option(help="The chip to convert for.")] = "KirinX90",
+    path: Annotated[str, typer.Option(help="Whose rules: omg, atc or both.")] = "omg",
+    shape: Annotated[
+        list[str] | None, typer.Option(help="Whole shape of an input; repeatable.", metavar="INPUT=1,64")
+    ] = None,
+    gears: Annotated[
+        list[str] | None,
+        typer.Option(help="Sizes of a symbolic dimension, one for each gear; repeatable.", metavar="DIMENSION=1,64"),
+    ] = None,
+    json_: Json = False,
+) -> int:
+    """Say whether a converter will take a graph: which nodes not, why, and what to do. Runs no converter."""
+    from pytest_cannlm.cli.affinity import judge
+
+    return show(judge(model, chip=chip, path=path, shapes=shape or (), gears=gears or ()), as_json=json_)
 
 
 @app.command("lint")

@@ -43,6 +43,10 @@ class Check:
     needed_for: str
     fix: str | None = None
 
+    def facts(self) -> dict[str, str | None]:
+        """JSON-ready; what is ok needs no fix."""
+        return {**asdict(self), "fix": None if self.state == "ok" else self.fix}
+
 
 def examine(settings: Settings, *, environment: Mapping[str, str], hash_archives: bool = False) -> Answer:
     """All checks, and the host's toolkits held against the devices of the settings.
@@ -54,7 +58,7 @@ def examine(settings: Settings, *, environment: Mapping[str, str], hash_archives
     host = look_at_host(settings, environment=environment, hash_archives=hash_archives)
     healthy = all(check.state != "missing" for check in checks)
     exit_code = host.exit_code if healthy else ENVIRONMENT
-    data = {"ok": exit_code == GOOD, "checks": [asdict(check) for check in checks], **host.data}
+    data = {"ok": exit_code == GOOD, "checks": [check.facts() for check in checks], **host.data}
     lines = []
     for check in checks:
         mark = {"ok": "ok      ", "missing": "MISSING ", "optional": "optional"}[check.state]

@@ -14,6 +14,7 @@ from pytest_cannlm.devices.base import DeviceInfo
 from pytest_cannlm.errors import CannlmError
 from pytest_cannlm.settings import Settings
 from pytest_cannlm.toolkits import Problem, ReadVersion, Toolkit, environment_problems, find_toolkits, match
+from pytest_cannlm.toolkits.names import shown
 
 _KINDS = {"ddk": "DDK", "mobile-station": "CANN mobile-station", "ascend": "CANN"}
 _INDENT = " " * 10
@@ -123,6 +124,7 @@ def _facts(toolkit: Toolkit, fits: Mapping[str, Comparison]) -> dict[str, Any]:
             for archive in toolkit.archives
         ],
         "host": toolkit.host or None,
+        "driver": _version_facts(toolkit.driver) if toolkit.driver else None,
         "found_by": list(toolkit.found_by),
         "selected_by": list(toolkit.selected_by),
         "problems": [asdict(problem) for problem in toolkit.problems],
@@ -153,10 +155,13 @@ def _device_facts(device: _Named) -> dict[str, Any]:
 
 def _lines(toolkit: Toolkit, devices: Sequence[_Named], fits: Mapping[str, Comparison]) -> Iterator[str]:
     read = toolkit.version
-    head = f"toolkit   {_KINDS[toolkit.kind]} {read.version if read else 'of unknown version'}: {toolkit.root}"
+    version = shown(read.version, toolkit.pairs) if read else "of unknown version"
+    head = f"toolkit   {_KINDS[toolkit.kind]} {version}: {toolkit.root}"
     yield head + (f" (selected by {', '.join(toolkit.selected_by)})" if toolkit.selected_by else "")
     if read:
         yield f"{_INDENT}version read in: {read.where}"
+    if toolkit.driver:
+        yield f"{_INDENT}driver beside it: {toolkit.driver.version} ({toolkit.driver.where})"
     if toolkit.platforms:
         yield f"{_INDENT}builds for: {', '.join(platform.chip for platform in toolkit.platforms)}"
     for device in devices:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_cannlm.build.weights import WEIGHT_FILE
+from pytest_cannlm.compat.places import in_package
 from pytest_cannlm.simulator.package import LoadedPackage
 from pytest_cannlm.simulator.profile import Profile
 
@@ -32,8 +33,8 @@ def parts_of(package: LoadedPackage) -> dict[str, int]:
     attention = 2 * heads * step * context
     files = {
         "weights": package.folder / WEIGHT_FILE,
-        "graph": package.folder / package.executor["autoregressive"]["model_path"],
-        "tokenizer": package.folder / package.executor["tokenizer"]["path"],
+        "graph": package.folder / in_package(package.executor, package.executor["autoregressive"]["model_path"]),
+        "tokenizer": package.folder / in_package(package.executor, package.executor["tokenizer"]["path"]),
     }
     return {
         **{part: _size(path) for part, path in files.items()},

@@ -17,6 +17,7 @@ from pytest_cannlm.build.graph import ELEMENT_TYPES
 from pytest_cannlm.build.runtime_form import COS
 from pytest_cannlm.build.schemes import Format
 from pytest_cannlm.build.weights import WEIGHT_FILE
+from pytest_cannlm.compat.places import in_package
 from pytest_cannlm.container.kirin import SimulatedModel, read_simulated
 from pytest_cannlm.errors import EngineCrash, EngineError, PackageError
 from pytest_cannlm.simulator.misfits import MERGES_ARE_PAIRS, WEIGHTS_TOO_SHORT, death, executor_not_made
@@ -130,8 +131,8 @@ def read_package(folder: Path) -> LoadedPackage:
     _check_numbers(executor, folder / "executor.json")
     try:
         llm, paths = executor["llm_config"], executor["autoregressive"]
-        model = read_simulated(folder / paths["model_path"])
-        tokenizer = (folder / executor["tokenizer"]["path"]).read_text(encoding="utf-8")
+        model = read_simulated(folder / in_package(executor, paths["model_path"]))
+        tokenizer = (folder / in_package(executor, executor["tokenizer"]["path"])).read_text(encoding="utf-8")
         expected = llm["vocab_size"] * llm["hidden_size"], llm["vocab_size"] * 4
         files = folder / llm["embedding_weights"], folder / llm["embedding_dequant_scale"]
     except KeyError as error:
@@ -194,10 +195,11 @@ def _check_cache(package: LoadedPackage) -> None:
             expected=length,
         )
     if compiled != described:
+        heads, size = next(iter(compiled.values()), (0, 0))[:2]
         raise _death_by_settings(
             "num_hidden_layers, num_attention_kv_heads, num_attention_head_dims",
             f"{shape.layers} layers of {shape.kv_heads} heads of {shape.head_dim}",
-            f"{len(compiled)} layers of {next(iter(compiled.values()), ())[:2]} (heads, size)",
+            f"{len(compiled)} layers of {heads} heads of {size}",
             package.folder / "executor.json",
         )
 

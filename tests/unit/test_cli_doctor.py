@@ -85,7 +85,7 @@ def test_each_toolkit_with_version_place_and_fit(doctor, home):
     assert set(by_kind) == {"ddk", "ascend"}
     ours = by_kind["ddk"]
     assert set(ours) == {
-        *("kind", "root", "version", "read_from", "versions", "platforms", "tools", "archives", "host"),
+        *("kind", "root", "version", "read_from", "versions", "platforms", "tools", "archives", "host", "driver"),
         *("found_by", "selected_by", "problems", "matches"),
     }
     assert (ours["version"], ours["read_from"]) == (
@@ -115,6 +115,16 @@ def test_the_text_says_the_same_with_fix_lines(doctor, home, monkeypatch):
     assert "against sim (KirinX90, 6.1.1.0): ok (policy exact: both must be the same version)" in text
     assert "fix: chmod +x " in text
     assert "problem   ASCEND_HOME_PATH leads to no toolkit" in text
+
+
+def test_the_driver_beside_a_toolkit_is_shown(doctor, home):
+    file = home / "Ascend" / "driver" / "version.info"
+    file.parent.mkdir(parents=True)
+    file.write_text("Version=24.1.rc2\n")
+    cann(home / "Ascend" / "cann-8.0.0")
+    (toolkit,) = doctor("--json")[1]["toolkits"]
+    assert (toolkit["driver"]["version"], toolkit["driver"]["part"]) == ("24.1.rc2", "driver")
+    assert f"driver beside it: 24.1.rc2 (Version of {file.resolve()})" in doctor()[1]
 
 
 def test_the_policy_of_the_settings_judges(doctor, home, tmp_path):
@@ -169,3 +179,15 @@ def test_a_real_device_of_another_number_space_is_unknown_until_a_pair_joins_the
     code, text = doctor("--npu", "hdc", "--version-pairs", tmp_path / "pairs.toml")
     assert code == 0
     assert "6.1.1.0 = 108.631.120.010 by pairs.toml: the bench" in text
+
+
+def test_what_is_ok_needs_no_fix(doctor):
+    checks = doctor("--json")[1]["checks"]
+    assert all(check["fix"] is None for check in checks if check["state"] == "ok")
+
+
+def test_an_internal_version_is_shown_with_its_public_name(doctor, home):
+    cann(home / "cann-9.0.0", versions={"compiler": "7.6.0.1.220"})
+    text = doctor()[1]
+    assert "toolkit   CANN 7.6.0.1.220, which is 8.0.0: " in text
+    assert "found 9.0.0 (the name); expected 7.6.0.1.220, which is 8.0.0, Version of " in text

@@ -21,6 +21,7 @@ ROOMS = (
     ("explain",),
     ("agent",),
     ("lint",),
+    ("affinity",),
     ("build",),
     ("devices",),
     ("simulator",),
@@ -31,6 +32,7 @@ ROOMS = (
     ("cloud",),
     ("harness",),
     ("fixtures", "hookspecs", "plugin"),
+    ("testing",),
     ("cli",),
 )
 """From left to right; modules of one tuple make one room. A room may import rooms on its left, never on its right."""

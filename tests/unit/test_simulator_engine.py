@@ -1,5 +1,6 @@
 """The simulated engine, driven through the interface that every engine has."""
 
+import json
 import shutil
 
 import numpy as np
@@ -7,11 +8,14 @@ import pytest
 
 from pytest_cannlm.agent.protocol import GenerateRequest, TimingRequest
 from pytest_cannlm.build import relabel
+from pytest_cannlm.build.folder import locate_package
 from pytest_cannlm.build.reference import quantized_reference
 from pytest_cannlm.errors import ContainerError, EngineError, PackageError, UsageError
 from pytest_cannlm.parity.reference import OnnxReference
 from pytest_cannlm.progress import SilentProgress
 from pytest_cannlm.simulator.engine import SimulatedEngine
+from pytest_cannlm.simulator.memory import parts_of
+from pytest_cannlm.simulator.package import read_package
 
 PROMPT = "<|im_start|>user\nThe quick brown fox<|im_end|>\n<|im_start|>assistant\n"
 
@@ -34,6 +38,23 @@ def logits(engine, ids, first=0):
 
 def generate(engine, text=PROMPT, max_new_tokens=8, **options):
     return engine.generate(GenerateRequest(text, max_new_tokens, **options), ignore)
+
+
+def test_absolute_paths_of_an_app_are_places_in_the_package(tiny_packages, tmp_path):
+    built = tiny_packages()
+    package = tmp_path / "package"
+    shutil.copytree(built.package, package)
+    settings = json.loads((package / "executor.json").read_text(encoding="utf-8"))
+    paths, tokenizer = settings["autoregressive"], settings["tokenizer"]
+    for names, key in ((paths, "model_path"), (paths, "weight_path"), (tokenizer, "path")):
+        names[key] = f"/data/app/qwen2/{names[key]}"
+    (package / "executor.json").write_text(json.dumps(settings), encoding="utf-8")
+    made = SimulatedEngine()
+    made.load(str(package), {})
+    assert made.tokenize("fox")
+    moved = locate_package(package)
+    assert (moved.model, moved.weights) == (package / built.model.name, package / built.weights.name)
+    assert parts_of(read_package(package)) == parts_of(read_package(built.package))
 
 
 @pytest.mark.parametrize("scheme", ["w4a16", "w8a16", "fp16"])
