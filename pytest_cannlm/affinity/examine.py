@@ -22,6 +22,7 @@ CHECKS: tuple[Check, ...] = (
     formats.ir_version,
     formats.opsets,
     formats.parts,
+    formats.flow,
     interface.types,
     interface.shapes,
     interface.ranks,

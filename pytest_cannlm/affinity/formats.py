@@ -1,4 +1,4 @@
-"""Checks of the file format: IR version, opsets, domains, and parts that converters do not read."""
+"""Checks of the file format: IR version, opsets, domains, parts that converters do not read, and order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx
 
 from pytest_cannlm.affinity.subject import Problem, Subject
-from pytest_cannlm.affinity.walk import STANDARD, domain_of, name_of
+from pytest_cannlm.affinity.walk import STANDARD, Scope, domain_of, name_of
 
 
 def ir_version(subject: Subject) -> Iterator[Problem]:
@@ -54,3 +54,26 @@ def parts(subject: Subject) -> Iterator[Problem]:
         yield Problem("training", "training_info")
     if not model.graph.node:
         yield Problem("no-nodes", "the file")
+
+
+def flow(subject: Subject) -> Iterator[Problem]:
+    """Values: computed before they are used, and once. Inputs of local functions are not known here."""
+    seen: dict[Scope, set[str]] = {}  # outer scopes come before inner ones
+    for scope in subject.scopes:
+        if scope.graph is None or (scope.outer is not None and scope.outer not in seen):
+            continue
+        known = set(scope.given)
+        around = seen[scope.outer] if scope.outer is not None else set()
+        for node in scope.nodes:
+            for name in node.input:
+                if name and name not in known and name not in around:
+                    when = "computed later" if name in scope.maker else "computed nowhere"
+                    yield Problem("undefined-value", f"{name} of {name_of(node)}", when)
+            for name in node.output:
+                if name and name in known:
+                    yield Problem("written-twice", f"{name} of {name_of(node)}")
+            known.update(node.output)
+        for value in scope.graph.output:
+            if value.name and value.name not in known and value.name not in around:
+                yield Problem("undefined-value", f"output {value.name}", "computed nowhere")
+        seen[scope] = known | around

@@ -69,16 +69,14 @@ def shapes(subject: Subject) -> Iterator[Problem]:
 
 
 def ranks(subject: Subject) -> Iterator[Problem]:
-    """Tensors of too many dimensions, wherever a shape is declared."""
+    """Tensors of too many dimensions, wherever their number is declared or follows."""
     most = subject.limit("rank")
     for scope in subject.scopes:
-        graph = scope.graph
-        declared = (*graph.input, *graph.output, *graph.value_info) if graph is not None else ()
-        found = {value.name: len(dims_of(value) or ()) for value in declared}
-        found |= {constant.name: len(constant.tensor.dims) for constant in scope.constants}
-        for name, rank in found.items():
-            if rank > most:
-                yield Problem("rank", name, f"{rank} dimensions", f"up to {most}")
+        for name, extent in scope.extent_of.items():
+            if scope.outer is not None and scope.outer.extent_of.get(name) == extent:
+                continue
+            if extent.rank > most:
+                yield Problem("rank", name, f"{extent.rank} dimensions", f"up to {most}")
 
 
 def names(subject: Subject) -> Iterator[Problem]:

@@ -59,7 +59,7 @@ class When:
 
     Attributes:
         inputs: numbers of the inputs that ``types``, ``made_by`` and ``constant`` speak of.
-        types: element types, of which one of the inputs has one, or with ``every`` each.
+        types: element types, of which one of the inputs has one, or with ``every`` each; undefined: not known.
         made_by: operators, by one of which such an input is computed.
         constant: whether such an input is a constant.
         attribute, values: an attribute with one of these texts.

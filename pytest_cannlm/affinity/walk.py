@@ -8,10 +8,19 @@ from functools import cached_property
 
 import onnx
 
-from pytest_cannlm.affinity import dtypes
+from pytest_cannlm.affinity import dtypes, ranks
 
 STANDARD = ("", "ai.onnx")
 """Both names of the standard domain."""
+_SPELLED = {
+    "value_int": (onnx.TensorProto.INT64, "int64_data", "i"),
+    "value_ints": (onnx.TensorProto.INT64, "int64_data", "ints"),
+    "value_float": (onnx.TensorProto.FLOAT, "float_data", "f"),
+    "value_floats": (onnx.TensorProto.FLOAT, "float_data", "floats"),
+    "value_string": (onnx.TensorProto.STRING, "string_data", "s"),
+    "value_strings": (onnx.TensorProto.STRING, "string_data", "strings"),
+}
+"""Attributes of Constant that hold its value without a tensor: element type, and the fields of tensor and attribute."""
 
 
 def domain_of(node: onnx.NodeProto) -> str:
@@ -62,9 +71,11 @@ class Scope:
                 yield Constant("", f"indices of sparse initializer {name}", sparse.indices)
         for node in self.nodes:
             for attribute in node.attribute:
-                for tensor in _tensors(attribute):
-                    name = node.output[0] if node.op_type == "Constant" and node.output else ""
+                name = node.output[0] if node.op_type == "Constant" and node.output else ""
+                tensors = _spelled(attribute) if name and attribute.name in _SPELLED else _tensors(attribute)
+                for tensor in tensors:
                     yield Constant(name, f"{attribute.name} of {name_of(node)}", tensor)
+                    name = ""  # what follows the values of a sparse tensor are their indices
 
     @cached_property
     def constant_of(self) -> dict[str, onnx.TensorProto]:
@@ -78,6 +89,14 @@ class Scope:
         return {output: node for node in self.nodes for output in node.output if output}
 
     @cached_property
+    def given(self) -> frozenset[str]:
+        """Names that this scope has before its first node; those of outer scopes are seen besides."""
+        if self.graph is None:
+            return frozenset()
+        held = (*self.graph.input, *self.graph.initializer, *(each.values for each in self.graph.sparse_initializer))
+        return frozenset(each.name for each in held)
+
+    @cached_property
     def type_of(self) -> dict[str, int]:
         """Element types by name, as far as they are declared or follow without doubt."""
         known = dict(self.outer.type_of) if self.outer else {}
@@ -88,6 +107,20 @@ class Scope:
         known |= {constant.name: constant.tensor.data_type for constant in self.constants if constant.name}
         for node in self.nodes:
             dtypes.follow(node, known)
+        return known
+
+    @cached_property
+    def extent_of(self) -> dict[str, ranks.Extent]:
+        """Numbers of dimensions by name, as far as they are declared or follow without doubt."""
+        known = dict(self.outer.extent_of) if self.outer else {}
+        if self.graph is not None:
+            for value in (*self.graph.input, *self.graph.value_info, *self.graph.output):
+                extent = ranks.declared(value)
+                if extent is not None:
+                    known[value.name] = extent
+        known |= {each.name: ranks.of_dims(each.tensor.dims) for each in self.constants if each.name}
+        for node in self.nodes:
+            ranks.follow(node, known)
         return known
 
 
@@ -104,6 +137,14 @@ def scopes(model: onnx.ModelProto) -> list[Scope]:
                 graphs = [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
                 waiting.extend(Scope(graph.node, graph, scope) for graph in graphs)
     return found
+
+
+def _spelled(attribute: onnx.AttributeProto) -> Iterator[onnx.TensorProto]:
+    """The tensor that such an attribute stands for: a number, or a list of one dimension."""
+    element, field, source = _SPELLED[attribute.name]
+    held = getattr(attribute, source)
+    dims, values = ([len(held)], held) if attribute.name.endswith("s") else ([], [held])
+    yield onnx.TensorProto(data_type=element, dims=dims, **{field: values})
 
 
 def _tensors(attribute: onnx.AttributeProto) -> Iterator[onnx.TensorProto]:

@@ -38,7 +38,7 @@ def external_rules(report: AffinityReport) -> set[str]:
         (b"", "empty"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 987654321\n", "987,654,321 bytes"),
         (b"<!DOCTYPE html><html>", "HTML"),
-        (gzip.compress(b"model"), "gzip"),
+        (gzip.compress(b"model", mtime=0), "gzip"),
         (b"IMOD" + bytes(300), "compiled offline model"),
         (b"GGUF" + bytes(100), "GGUF"),
         (b"\xff" * 100, "no known kind"),
