@@ -2,7 +2,7 @@
 
 The first run of stage 1 only lists the layers; strategies are then written into its list, and it runs again. Command
 line, files and texts of success: the page on language models of the CANN Kit guide, and public logs of its runs. A
-stage whose results are there and whose log says so is not run again.
+stage that was believed is sealed, and not run again while its inputs and results are the same.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cannlm.build.believing import disagreements, failure, not_written, read_log
+from pytest_cannlm.build.cache import key_of
 from pytest_cannlm.build.convert.quant_params import (
     FLOAT,
     PARAMS,
@@ -27,9 +28,14 @@ from pytest_cannlm.build.convert.quant_params import (
     read_quant_params,
     read_strategies,
 )
+from pytest_cannlm.build.dopt_inputs import check_calibration, check_group_size, programs_key
+from pytest_cannlm.build.dopt_records import Seal, claim
 from pytest_cannlm.build.running import run_tool
 from pytest_cannlm.errors import EnvironmentFailure, UsageError
+from pytest_cannlm.locking import locked
+from pytest_cannlm.models.checkpoint import checkpoint_digest
 from pytest_cannlm.models.config import DecoderConfig
+from pytest_cannlm.models.hashing import file_sha256, write_atomically
 from pytest_cannlm.progress import Progress
 from pytest_cannlm.toolkits import Toolkit
 
@@ -37,7 +43,10 @@ LISTED = "generate plugin quang config please set quant strategy firstly"
 """What the first run of stage 1 says, in the vendor's words, before it stops."""
 TIME_LIMIT_S = 24 * 3600.0
 
-_JOB = "dopt-job.json"
+_WEIGHT_BITS, _ACTIVATION_BITS = 4, 16
+"""Of the decoder's matrices and of what they are multiplied with: the one pair that omg is known to take."""
+_WIKITEXT = "wikitext2"
+"""A data set that dopt knows and fetches."""
 _MODULES = ("dopt_lm", "dopt_llm")
 """DDK 6.1.1.0 renamed the second to the first."""
 _DECODER = "Quant_act_weight_eco"
@@ -70,19 +79,15 @@ class DoptJob:
         model: Hugging Face folder.
         out: gets ``dopt_config.json`` and ``train_output``; the folder for ``--quant-params``.
         chip: normalized name; it decides ``quant_param_2``.
-        train_files: JSON list of ``{"text": …}`` for calibration, or the name of a data set that dopt knows.
-        group_size: weights per scale.
-        weight_bits: of the decoder's matrices. The LM head stays float, as every public run left it.
-        activation_bits: of what they are multiplied with.
+        calibration: JSON list of ``{"text": …}``; None takes the data set that dopt knows.
+        group_size: weights per scale. The LM head stays float, as every public run left it.
     """
 
     model: Path
     out: Path
     chip: str = "KirinX90"
-    train_files: str = "wikitext2"
+    calibration: Path | None = None
     group_size: int = 128
-    weight_bits: int = 4
-    activation_bits: int = 16
 
     @property
     def results(self) -> Path:
@@ -90,14 +95,14 @@ class DoptJob:
         return self.out / TRAIN_OUTPUT
 
     def facts(self) -> dict[str, Any]:
-        """What the results depend on, JSON-ready."""
+        """What the results depend on, JSON-ready, by content: files are known to change where they lie."""
         return {
-            "model": str(self.model.resolve()),
+            "model": checkpoint_digest(self.model),
             "chip": self.chip,
-            "train_files": self.train_files,
+            "calibration": file_sha256(self.calibration) if self.calibration else _WIKITEXT,
             "group_size": self.group_size,
-            "weight_bits": self.weight_bits,
-            "activation_bits": self.activation_bits,
+            "weight_bits": _WEIGHT_BITS,
+            "activation_bits": _ACTIVATION_BITS,
         }
 
 
@@ -108,7 +113,7 @@ def stage_command(python: str, program: Path, job: DoptJob, stage: str) -> list[
         *(python, "-u", str(program), "--model-path", str(job.model.resolve())),
         *("--optimize-config", str(results / SETTINGS), "--dopt-config", str(strategies)),
         *("--quant-stage", stage, "--group-size", str(job.group_size)),
-        *("--w-bits", str(job.weight_bits), "--act-bits", str(job.activation_bits), "--block-size", "128"),
+        *("--w-bits", str(_WEIGHT_BITS), "--act-bits", str(_ACTIVATION_BITS), "--block-size", "128"),
         *("--output-dir", str(results)),
     ]
 
@@ -126,10 +131,11 @@ def settings_text(job: DoptJob) -> str:
             found=job.chip,
             expected=f"one of {', '.join(QUANT_PARAM_2)}",
         )
+    texts = str(job.calibration.resolve()) if job.calibration else _WIKITEXT
     blocks = "".join(f"    - {name}\n" for name in _BLOCKS)
     return (
         "kd:\n  enable: False\n  loss: mse\n  no_split_module_classes:\n" + blocks + "dataset:\n"
-        f"  train_files: {json.dumps(job.train_files)}\n  train_samples: 1024\n  ptq_samples: 1024\n"
+        f"  train_files: {json.dumps(texts)}\n  train_samples: 1024\n  ptq_samples: 1024\n"
         "extra_training_config:\n  fp16: True\ncutoff_len: 128\nnum_samples: 256\n"
         f"quant_param_2: {QUANT_PARAM_2[job.chip]}\nembedding_separate: True\n"
     )
@@ -162,34 +168,52 @@ def quantize(
         time_limit_s: for each of them.
 
     Raises:
-        UsageError: ``job.out`` holds another run, or the chip's settings are not known.
-        EnvironmentFailure: the DDK has no dopt, or a stage cannot be started or took too long.
+        UsageError: ``job.out`` holds another run, or the chip's settings, the group size or the calibration text will
+            not do.
+        BadInputError: the calibration text is not what dopt reads.
+        EnvironmentFailure: the DDK has no dopt, a stage cannot be started or took too long, or another process works
+            in ``job.out`` for an hour.
         BuildError: a stage failed, or its weights lost their signs.
     """
     program = _program(toolkit)
     settings = settings_text(job)
-    _claim(job)
-    (job.results / SETTINGS).write_text(settings, encoding="utf-8")
-    run = _Runner(job, program, python, _environment(environment, program), progress, time_limit_s)
-    strategies = job.out / STRATEGIES
-    if not strategies.is_file():  # with one in place stage 1 quantizes at once
+    check_group_size(job.group_size, config)
+    if job.calibration:
+        check_calibration(job.calibration)
+    job.results.mkdir(parents=True, exist_ok=True)
+    with locked(job.out / ".lock", f"dopt: waiting for another process that works in {job.out}", progress):
+        facts = {**job.facts(), "toolkit": _identity(toolkit, program)}
+        claim(job.out, facts, strategies=job.out / STRATEGIES)
+        (job.results / SETTINGS).write_text(settings, encoding="utf-8")
+        run = _Runner(job, program, python, _environment(environment, program), progress, time_limit_s)
+        _stages(run, made_from=key_of({**facts, "settings": settings}))
+        params = read_quant_params(job.out, chip=job.chip, config=config)
+        params.check_weights(progress)
+        return params
+
+
+def _stages(run: _Runner, *, made_from: str) -> None:
+    """Do what is missing. ``made_from`` is the key of all inputs."""
+    job, strategies = run.job, run.job.out / STRATEGIES
+    listing = Seal(job.out / "stage1-list.json", made_from, ())  # its file is edited afterwards
+    if not (listing.holds() and strategies.is_file()):
+        strategies.unlink(missing_ok=True)  # with one in place stage 1 quantizes at once
         run.stage(Stage("stage1", (), LISTED), log="stage1-list.log", outputs=[strategies], status_counts=False)
+        listing.put()
     document, key = read_strategies(strategies)
     edited = {**document, key: with_strategies(document[key], job)}
     if edited != document:
-        strategies.write_text(json.dumps(edited, indent=4), encoding="utf-8")
-    since = strategies.stat().st_mtime
+        write_atomically(strategies, json.dumps(edited, indent=4).encode())
+    made_from = key_of({"inputs": made_from, "strategies": file_sha256(strategies)})
     for stage in STAGES:
-        outputs = [job.results / name for name in stage.outputs]
-        log = f"{stage.name}.log"
-        if run.finished(stage, log, outputs, since):
-            progress.say(f"dopt: {stage.name}: was done already")
+        outputs = tuple(job.results / name for name in stage.outputs)
+        seal = Seal(job.out / f"{stage.name}.json", made_from, outputs)
+        if seal.holds():
+            run.progress.say(f"dopt: {stage.name}: was done already")
         else:
-            run.stage(stage, log=log, outputs=outputs)
-        since = min(output.stat().st_mtime for output in outputs)
-    params = read_quant_params(job.out, chip=job.chip, config=config)
-    params.check_weights(progress)
-    return params
+            run.stage(stage, log=f"{stage.name}.log", outputs=outputs)
+            seal.put()
+        made_from = seal.key()
 
 
 @dataclass(frozen=True)
@@ -200,14 +224,6 @@ class _Runner:
     environment: Mapping[str, str]
     progress: Progress
     time_limit_s: float
-
-    def finished(self, stage: Stage, log: str, outputs: Sequence[Path], since: float) -> bool:
-        """Whether an earlier run did this stage, after what it builds on."""
-        kept = self.job.out / log
-        if not kept.is_file() or any(not_written(output, since) for output in outputs):
-            return False
-        said = read_log(kept, success=[stage.success])
-        return not said.missing and not said.errors
 
     def stage(self, stage: Stage, *, log: str, outputs: Sequence[Path], status_counts: bool = True) -> None:
         """Run a stage and believe it or raise. The listing of layers stops halfway, so its status says nothing."""
@@ -238,37 +254,9 @@ def _with_strategy(name: str, layer: Any, job: DoptJob) -> Any:
     return {
         **layer,
         "quant_strategy": _DECODER,
-        "weight": {"bit": job.weight_bits, "group_size": job.group_size},
-        "input": {"bit": job.activation_bits},
+        "weight": {"bit": _WEIGHT_BITS, "group_size": job.group_size},
+        "input": {"bit": _ACTIVATION_BITS},
     }
-
-
-def _claim(job: DoptJob) -> None:
-    """Take the folder for this job; one that holds another job's results stays as it is."""
-    job.results.mkdir(parents=True, exist_ok=True)
-    record = job.out / _JOB
-    facts = job.facts()
-    before = _recorded(record) if record.is_file() or (job.out / STRATEGIES).is_file() else facts
-    if before != facts:
-        other = sorted(key for key in {*facts, *before} if before.get(key) != facts.get(key))
-        raise UsageError(
-            "the folder holds another run of dopt",
-            file=job.out,
-            field=", ".join(other),
-            found=", ".join(str(before.get(key)) for key in other),
-            expected=", ".join(str(facts.get(key)) for key in other),
-            remedy="Name a new folder",
-        )
-    record.write_text(json.dumps(facts, indent=1), encoding="utf-8")
-
-
-def _recorded(record: Path) -> dict[str, Any]:
-    """What an earlier run noted of itself; nothing where the vendor's own script ran, or the note cannot be read."""
-    try:
-        found = json.loads(record.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _program(toolkit: Toolkit) -> Path:
@@ -284,6 +272,12 @@ def _program(toolkit: Toolkit) -> Path:
             code="TOOLKIT_BROKEN",
         )
     return found
+
+
+def _identity(toolkit: Toolkit, program: Path) -> str:
+    """Version and content of the DDK's dopt."""
+    version = toolkit.version.version.raw if toolkit.version else "unknown version"
+    return f"{version}, dopt {programs_key(program.parents[1])}"
 
 
 def _environment(environment: Mapping[str, str], program: Path) -> dict[str, str]:

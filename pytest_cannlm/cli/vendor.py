@@ -66,7 +66,7 @@ def run_dopt(
         model,
         out.absolute(),
         chip=normalize(chip),
-        train_files=str(calibration.resolve()) if calibration else DoptJob.train_files,
+        calibration=calibration,
         group_size=group_size,
     )
     params = quantize(job, kit, config, python=python, environment=os.environ, progress=progress)

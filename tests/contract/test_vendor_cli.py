@@ -112,3 +112,15 @@ def test_dopt_and_then_omg(cli, tmp_path):
 def test_dopt_takes_a_folder(cli, tmp_path):
     code, answer, _ = cli("dopt", tmp_path / "model.gguf", "--out", "q", "--json")
     assert (code, answer["error"]) == (2, "BadInputError")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [("--group-size", 7, "group_size"), ("--group-size", -5, "group_size"), ("--calibration", "no.json", "no.json")],
+)
+def test_dopt_refuses_what_would_fail_after_its_stages(cli, tmp_path, option, value, named):
+    kit = fake_ddk(tmp_path)
+    code, answer, _ = cli("dopt", tiny_llama(), "--out", "q", "--toolkit", kit, option, value, "--json")
+    assert code == 2
+    assert named in json.dumps(answer)
+    assert not (tmp_path / "q").exists()

@@ -3,12 +3,15 @@
 import json
 import os
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import onnx
 import onnx.numpy_helper
 import pytest
-from tiny import tiny_llama
+from tiny import tiny_copy, tiny_llama
 from vendor_tools import CONTEXT, Said, kit, recipe, tiny_config
 
 from pytest_cannlm.build import build, dopt, locate_package
@@ -17,16 +20,18 @@ from pytest_cannlm.build.convert.quant_params import read_quant_params, setting_
 from pytest_cannlm.build.convert.toolchain import choose_toolkit
 from pytest_cannlm.build.convert.torchfile import TorchFile
 from pytest_cannlm.build.dopt import STAGES, DoptJob, quantize, settings_text, stage_command, with_strategies
+from pytest_cannlm.build.dopt_inputs import check_group_size
 from pytest_cannlm.build.engine_form import write_engine_form
-from pytest_cannlm.errors import BuildError, EnvironmentFailure, UsageError
+from pytest_cannlm.errors import BadInputError, BuildError, EnvironmentFailure, UsageError
+from pytest_cannlm.locking import locked
 from pytest_cannlm.models.checkpoint import open_checkpoint
 from pytest_cannlm.testing import fake_ddk
 
 posix = pytest.mark.skipif(os.name != "posix", reason="the vendor's tools are for Linux, their doubles for POSIX")
 
 
-def run(tmp_path, tools, progress=None, **fields):
-    job = DoptJob(tiny_llama(), tmp_path / "q", **fields)
+def run(tmp_path, tools, progress=None, model=None, **fields):
+    job = DoptJob(model or tiny_llama(), tmp_path / "q", **fields)
     return quantize(
         job,
         choose_toolkit("omg", folder=tools, environment={}),
@@ -43,6 +48,11 @@ def spoiled(tools, text):
     program = next(tools.rglob("opt_main.py"))
     program.write_text(f"{text}\n{program.read_text('utf-8')}", encoding="utf-8")
     return program
+
+
+def done_already(said):
+    """The stages that were not run."""
+    return [line.split(": ")[1] for line in said.lines if line.endswith("was done already")]
 
 
 def test_the_documented_command_line(tmp_path):
@@ -116,23 +126,159 @@ def test_what_is_done_is_not_done_again(tmp_path):
     run(tmp_path, tools)
     (tmp_path / "q" / "train_output" / "fake_quant_weight.pth").unlink()
     run(tmp_path, tools, said)
-    assert [line for line in said.lines if "done already" in line] == [
-        "dopt: stage1: was done already", "dopt: stage2: was done already",
-    ]  # fmt: skip
+    assert done_already(said) == ["stage1", "stage2"]
 
 
 @posix
-def test_a_stage_behind_one_that_ran_again_runs_again(tmp_path):
+def test_a_stage_behind_one_that_ran_again_runs_again(tmp_path, monkeypatch):
+    tools, said = kit(tmp_path), Said()
+    spoiled(
+        tools,
+        "import atexit, os, pathlib, sys\n"
+        "if os.environ.get('SPOILED') in sys.argv:\n"
+        "    out = pathlib.Path(sys.argv[sys.argv.index('--output-dir') + 1])\n"
+        "    atexit.register(lambda: (out / 'trained.pth').write_bytes(b'other'))",
+    )
+    run(tmp_path, tools)
+    (tmp_path / "q" / "train_output" / "trained.pth").unlink()
+    run(tmp_path, tools, said)
+    assert done_already(said) == ["stage1", "stage3"], "stage 2 wrote the same again, and stage 3 is made from that"
+    monkeypatch.setenv("SPOILED", "stage2")
+    (tmp_path / "q" / "train_output" / "trained.pth").unlink()
+    said = Said()
+    run(tmp_path, tools, said)
+    assert done_already(said) == ["stage1"]
+
+
+@posix
+def test_a_result_that_was_cut_since_is_made_again(tmp_path):
     tools, said = kit(tmp_path), Said()
     run(tmp_path, tools)
-    for number, name in enumerate(("dopt_config.json", "train_output/trained.pth", "train_output/quant_params_file")):
-        os.utime(tmp_path / "q" / name, (1e9 + 100 * number, 1e9 + 100 * number))
-    os.utime(tmp_path / "q/train_output/trained_quant_weight.pth", (1e9 + 50, 1e9 + 50))
-    os.utime(tmp_path / "q/train_output/fake_quant_weight.pth", (1e9 + 10, 1e9 + 10))
+    file = tmp_path / "q" / "train_output" / "trained.pth"
+    content = file.read_bytes()
+    file.write_bytes(content[:10])
     run(tmp_path, tools, said)
-    assert [line for line in said.lines if "done already" in line] == [
-        "dopt: stage1: was done already", "dopt: stage2: was done already",
-    ]  # fmt: skip
+    assert done_already(said) == ["stage1", "stage3"]
+    assert file.read_bytes() == content
+
+
+@posix
+def test_other_strategies_quantize_again(tmp_path):
+    tools, said = kit(tmp_path), Said()
+    run(tmp_path, tools)
+    file = tmp_path / "q" / "dopt_config.json"
+    document = json.loads(file.read_text("utf-8"))
+    document["layer_strategy"]["model.norm"] = {"type": "<class 'Norm'>", "quant_strategy": "float"}
+    file.write_text(json.dumps(document), encoding="utf-8")
+    run(tmp_path, tools, said)
+    assert done_already(said) == []
+
+
+@posix
+@pytest.mark.parametrize(
+    "ending",
+    ["atexit.register(lambda: (sys.stdout.flush(), os._exit(7)))", "print('No module named dopt.dopt_llm')"],
+    ids=["status", "known error"],
+)
+@pytest.mark.parametrize("stage", [stage.name for stage in STAGES])
+def test_a_stage_that_was_not_believed_is_not_believed_later(tmp_path, monkeypatch, stage, ending):
+    tools, said = kit(tmp_path), Said()
+    run_alone = "os.path.exists(sys.argv[sys.argv.index('--dopt-config') + 1])"
+    condition = f"os.environ.get('SPOILED') in sys.argv and {run_alone}"
+    spoiled(tools, f"import atexit, os, sys\nif {condition}: {ending}")
+    monkeypatch.setenv("SPOILED", stage)
+    for _ in range(2):
+        with pytest.raises(BuildError, match=f"dopt {stage} failed"):
+            run(tmp_path, tools, said)
+    assert f"dopt: {stage}: was done already" not in said.lines
+    monkeypatch.delenv("SPOILED")
+    said.lines.clear()
+    run(tmp_path, tools, said)
+    assert done_already(said) == [one.name for one in STAGES if one.name < stage]
+
+
+@posix
+def test_a_list_of_layers_that_was_not_believed_is_made_again(tmp_path, monkeypatch):
+    tools = kit(tmp_path)
+    spoiled(tools, "import os\nif 'SPOILED' in os.environ: print('No module named dopt.dopt_llm')")
+    monkeypatch.setenv("SPOILED", "yes")
+    with pytest.raises(BuildError):
+        run(tmp_path, tools)
+    listed = tmp_path / "q" / "dopt_config.json"
+    listed.write_text('{"layer_strategy": {}}', encoding="utf-8")
+    monkeypatch.delenv("SPOILED")
+    run(tmp_path, tools)
+    assert len(json.loads(listed.read_text("utf-8"))["layer_strategy"]) == 2 * 7 + 2
+
+
+@posix
+@pytest.mark.parametrize("changed", ["model", "calibration", "toolkit"])
+def test_results_of_other_inputs_under_the_same_names_are_not_used(tmp_path, changed):
+    tools, texts = kit(tmp_path), tmp_path / "texts.json"
+    texts.write_text('[{"text": "a"}]', encoding="utf-8")
+    model = tiny_copy(tmp_path / "model")
+    run(tmp_path, tools, model=model, calibration=texts)
+    if changed == "model":
+        weights = model / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
+    elif changed == "calibration":
+        texts.write_text('[{"text": "b"}]', encoding="utf-8")
+    else:
+        tools = fake_ddk(tmp_path / "other", version="6.2.0.0")
+    with pytest.raises(UsageError, match="another run") as caught:
+        run(tmp_path, tools, model=model, calibration=texts)
+    assert caught.value.field == changed
+
+
+@posix
+def test_one_run_at_a_time_in_a_folder(tmp_path):
+    tools, said, out = kit(tmp_path), Said(), tmp_path / "q"
+    out.mkdir()
+    with ThreadPoolExecutor(1) as other:
+        with locked(out / ".lock", "", said):
+            waits = other.submit(run, tmp_path, tools, said)
+            deadline = time.monotonic() + 20
+            while not said.lines and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert said.lines == [f"dopt: waiting for another process that works in {out}"]
+            assert not (out / "dopt_config.json").exists()
+        assert waits.result(60).file.is_file()
+
+
+@pytest.mark.parametrize("size", [7, -5, 0, 256])
+def test_group_sizes_that_no_tool_knows(tmp_path, size):
+    with pytest.raises(UsageError, match="not supported") as caught:
+        run(tmp_path, kit(tmp_path), group_size=size)
+    assert caught.value.field == "group_size"
+    assert not (tmp_path / "q").exists()
+
+
+def test_a_group_size_that_does_not_divide_the_model():
+    config = replace(tiny_config(), intermediate_size=96)
+    with pytest.raises(UsageError, match="does not divide") as caught:
+        check_group_size(64, config)
+    assert "96 columns" in caught.value.found
+    check_group_size(32, config)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "{}", "[]", "[1]", '[{"text": 1}]', '[{"text": "a"}, {"messages": []}]', "[" * 100_000, "\udcff"],
+    ids=["empty", "half", "object", "no entry", "number", "no text", "other", "deep", "bytes"],
+)
+def test_calibration_texts_that_dopt_cannot_read(tmp_path, text):
+    file = tmp_path / "texts.json"
+    file.write_text(text, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(BadInputError, match="calibration") as caught:
+        run(tmp_path, kit(tmp_path), calibration=file)
+    assert caught.value.file == str(file)
+    assert not (tmp_path / "q").exists()
+
+
+@pytest.mark.parametrize("name", ["missing.json", "."])
+def test_a_calibration_text_that_is_not_there(tmp_path, name):
+    with pytest.raises(UsageError, match="cannot read"):
+        run(tmp_path, kit(tmp_path), calibration=tmp_path / name)
 
 
 @posix
@@ -160,16 +306,17 @@ def test_a_folder_that_the_vendor_s_script_used_stays(tmp_path):
 
 
 @posix
-def test_a_stage_that_fails_keeps_its_log_and_the_stages_before_it(tmp_path):
+def test_a_stage_that_fails_keeps_its_log_and_the_stages_before_it(tmp_path, monkeypatch):
     tools, said = kit(tmp_path), Said()
-    program = spoiled(tools, "import sys\nif 'stage2' in sys.argv: sys.exit('no kernel image for this GPU')")
+    spoiled(tools, "import os, sys\nif os.environ.get('SPOILED') in sys.argv: sys.exit('no kernel image for this GPU')")
+    monkeypatch.setenv("SPOILED", "stage2")
     with pytest.raises(BuildError, match="dopt stage2 failed") as caught:
         run(tmp_path, tools)
     assert caught.value.code == "QUANTIZATION_FAILED"
     assert "no kernel image" in caught.value.with_notes()
-    program.write_text(program.read_text("utf-8").split("\n", 2)[2], encoding="utf-8")
+    monkeypatch.delenv("SPOILED")
     run(tmp_path, tools, said)
-    assert [line for line in said.lines if "done already" in line] == ["dopt: stage1: was done already"]
+    assert done_already(said) == ["stage1"]
 
 
 @posix

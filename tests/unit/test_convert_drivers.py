@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import installations
 import numpy as np
 import onnx
 import onnx.numpy_helper
@@ -65,6 +66,24 @@ def test_another_toolkit_of_the_same_version_converts_again(tmp_path):
     build(recipe("omg", kit(tmp_path / "a")), cache=tmp_path / "cache", progress=Said())
     again = build(recipe("omg", kit(tmp_path / "b")), cache=tmp_path / "cache", progress=Said())
     assert [(step.step, step.cached) for step in again.steps][2:] == [("convert", False), ("assemble", False)]
+
+
+@pytest.mark.parametrize(
+    ("converter", "library"),
+    [
+        ("omg", "tools_omg/master/lib64/libomg.so"),
+        ("omg", "platform/kirinx90/lib64/libai.so"),
+        ("atc", "lib64/plugin/nnengine/libge.so"),
+    ],
+)
+def test_a_changed_compiler_converts_again(tmp_path, converter, library):
+    tools = kit(tmp_path, converter)
+    wanted = recipe(converter, tools)
+    build(wanted, cache=tmp_path / "cache", progress=Said())
+    installations.write(tools / library, b"another compiler")
+    again = build(wanted, cache=tmp_path / "cache", progress=Said())
+    assert [(step.step, step.cached) for step in again.steps][1:3] == [("export", True), ("convert", False)]
+    assert build(wanted, cache=tmp_path / "cache", progress=Said()).cached
 
 
 def test_the_gate_knows_the_version_of_the_toolkit(tmp_path):

@@ -1,6 +1,9 @@
 """Running a tool: its log, its last line, its end."""
 
+import _thread
 import os
+import signal
+import subprocess
 import sys
 import time
 
@@ -34,11 +37,15 @@ def test_both_outputs_are_kept_in_order(tmp_path):
 
 
 def test_a_line_is_shown_now_and_then(tmp_path, monkeypatch):
-    monkeypatch.setattr(running, "_SILENCE_S", 0.0)
+    monkeypatch.setattr(running, "_SILENCE_S", 0.05)
     said = Said()
-    run(tmp_path, "import sys; sys.stdout.write('10 %\\r20 %\\r'); print('\\n' + 'x' * 500)", progress=said)
-    assert said.lines
-    assert all(line.startswith("tool: ") and len(line) < 140 for line in said.lines)
+    code = (
+        "import sys, time\n"
+        "for text in ('10 %\\r20 %\\r30', '\\n' + 'x' * 500 + '\\n'):\n"
+        "    sys.stdout.write(text); sys.stdout.flush(); time.sleep(1)"
+    )
+    run(tmp_path, code, progress=said)
+    assert said.lines == ["tool: 20 %", "tool: " + "x" * 120]
 
 
 def test_any_bytes_are_kept(tmp_path):
@@ -73,3 +80,48 @@ def test_a_program_that_cannot_be_started(tmp_path):
     with pytest.raises(EnvironmentFailure) as caught:
         run(tmp_path, "", program=str(tmp_path / "nothing"))
     assert caught.value.code == "TOOL_NOT_STARTED"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals and groups as on Linux")
+@pytest.mark.parametrize("leave", ["", "setsid "], ids=["in its group", "out of its group"])
+def test_a_tool_that_ended_is_not_called_late_for_what_it_left_running(tmp_path, monkeypatch, leave):
+    monkeypatch.setattr(running, "_GRACE_S", 0.3)
+    tool = tmp_path / "tool"
+    tool.write_text(f"#!/bin/sh\n{leave}sleep 20 &\necho $! > child\necho done\nexit 4\n", encoding="utf-8")
+    tool.chmod(0o755)
+    done = run_tool(
+        [tool],
+        folder=tmp_path,
+        environment=os.environ,
+        log=tmp_path / "tool.log",
+        label="tool",
+        progress=Said(),
+        time_limit_s=10.0,
+    )
+    child = int((tmp_path / "child").read_text())
+    assert (done.status, done.log.read_text()) == (4, "done\n")
+    assert done.seconds < 9
+    if leave:  # nothing finds it any more; it is this test's to end
+        os.kill(child, signal.SIGTERM)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals and groups as on Linux")
+def test_what_a_tool_left_running_may_end_by_itself(tmp_path):
+    code = "import subprocess; subprocess.Popen(['sh', '-c', 'sleep 0.5; echo late'])"
+    assert run(tmp_path, code).log.read_text() == "late\n"
+
+
+def test_an_interrupt_while_the_tool_starts_leaves_nothing_running(tmp_path, monkeypatch):
+    started = []
+
+    class Interrupting(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            started.append(self)
+            _thread.interrupt_main()  # before anybody has the new process in hand
+
+    monkeypatch.setattr(running.subprocess, "Popen", Interrupting)
+    monkeypatch.setattr(running, "_SILENCE_S", 0.1)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, "import time; time.sleep(60)")
+    assert started[0].poll() is not None

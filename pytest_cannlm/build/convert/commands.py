@@ -72,19 +72,26 @@ def input_shape(inputs: Tensors) -> str:
     return ";".join(f"{name}:{','.join(map(str, dims))}" for name, _, dims in inputs)
 
 
+def omg_libraries(tools: Path, *, platform: str) -> tuple[Path, ...]:
+    """Where ``omg`` has its compiler: libraries of the DDK in ``tools``, and of the plugin ``platform``."""
+    return tools / "tools_omg" / "master" / "lib64", tools / "platform" / platform / "lib64"
+
+
+def atc_libraries(root: Path) -> tuple[Path, ...]:
+    """Where ``atc`` of the CANN in ``root`` has its compiler."""
+    return tuple(root / "lib64" / part for part in ("", "plugin/opskernel", "plugin/nnengine"))
+
+
 def omg_environment(environment: Mapping[str, str], tools: Path, *, platform: str, scratch: Path) -> dict[str, str]:
     """What ``omg`` of the DDK in ``tools`` needs, in front of what is set already.
 
     Without the second library folder it fails in shape inference of RmsNorm; ``scratch`` stands in for a ``/tmp`` that
     may be read-only.
     """
-    plugin = tools / "platform" / platform
     return {
         **environment,
-        "LD_LIBRARY_PATH": _in_front(
-            environment, "LD_LIBRARY_PATH", tools / "tools_omg" / "master" / "lib64", plugin / "lib64"
-        ),
-        "PYTHONPATH": _in_front(environment, "PYTHONPATH", plugin / "ops" / "impl"),
+        "LD_LIBRARY_PATH": _in_front(environment, "LD_LIBRARY_PATH", *omg_libraries(tools, platform=platform)),
+        "PYTHONPATH": _in_front(environment, "PYTHONPATH", tools / "platform" / platform / "ops" / "impl"),
         "SOC_VERSION": platform,
         "TMPDIR": str(scratch),
     }
@@ -96,11 +103,7 @@ def atc_environment(environment: Mapping[str, str], root: Path, *, scratch: Path
         **environment,
         **dict.fromkeys(("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_AICPU_PATH", "TOOLCHAIN_HOME"), str(root)),
         "ASCEND_OPP_PATH": str(root / "opp"),
-        "LD_LIBRARY_PATH": _in_front(
-            environment,
-            "LD_LIBRARY_PATH",
-            *(root / "lib64" / part for part in ("", "plugin/opskernel", "plugin/nnengine")),
-        ),
+        "LD_LIBRARY_PATH": _in_front(environment, "LD_LIBRARY_PATH", *atc_libraries(root)),
         "PYTHONPATH": _in_front(
             environment, "PYTHONPATH", root / "python" / "site-packages", root / "opp/built-in/op_impl/ai_core/tbe"
         ),

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pytest_cannlm.build.believing import read_log
-from pytest_cannlm.build.convert.commands import atc_command, atc_environment, omg_command, omg_environment
+from pytest_cannlm.build.cache import key_of
+from pytest_cannlm.build.convert.commands import (
+    atc_command,
+    atc_environment,
+    atc_libraries,
+    omg_command,
+    omg_environment,
+    omg_libraries,
+)
 from pytest_cannlm.build.convert.model import Exported
 from pytest_cannlm.build.convert.quant_params import QuantParams
 from pytest_cannlm.build.convert.toolchain import check_toolkit, platform_of, version_of
@@ -37,7 +45,7 @@ class OmgConverter:
         assert platform is not None  # check_toolkit asks for it
         self._platform = platform.path.name
         self.facts: Mapping[str, Any] = {
-            "toolkit": _identity(toolkit, bench.hashes),
+            "toolkit": _identity(toolkit, omg_libraries(toolkit.root, platform=self._platform), bench.hashes),
             **({"quant_params": quant_params.facts} if quant_params else {}),
         }
 
@@ -88,7 +96,7 @@ class AtcConverter:
         self._program, self._toolkit, self._bench = program, toolkit, bench
         self.cann = version_of(toolkit).version.raw
         self.facts: Mapping[str, Any] = {
-            "toolkit": _identity(toolkit, bench.hashes),
+            "toolkit": _identity(toolkit, atc_libraries(toolkit.root), bench.hashes),
             "label": "not known to load in the LM Engine",
         }
 
@@ -114,12 +122,16 @@ class AtcConverter:
             work.run(self.name, command, environment, toolkit=self._toolkit, chip=recipe.chip, success=[ATC_SUCCESS])
 
 
-def _identity(toolkit: Toolkit, hashes: Path | None) -> dict[str, Any]:
-    """What tells this toolkit from others, wherever it lies."""
+def _identity(toolkit: Toolkit, libraries: Iterable[Path], hashes: Path | None) -> dict[str, Any]:
+    """What tells this toolkit from others, wherever it lies: its programs, and the libraries in which they compile."""
     read = version_of(toolkit)
+    files = {file for folder in libraries for file in folder.rglob("*") if file.is_file()}
     return {
         "kind": toolkit.kind,
         "version": read.version.raw,
         "version_from": f"{read.key} of {read.file.name}",
         "programs": {tool.name: file_sha256(tool.path, memo=hashes) for tool in toolkit.tools},
+        "libraries": key_of(
+            {file.relative_to(toolkit.root).as_posix(): file_sha256(file, memo=hashes) for file in files}
+        ),
     }
