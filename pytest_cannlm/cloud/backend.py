@@ -114,7 +114,7 @@ class ScriptedBackend:
             status=sent.status,
             answer=answer.text if isinstance(answer, Completion) else None,
             model=answer.model if isinstance(answer, Completion) else None,
-            script_error=answer.message if isinstance(answer, ScriptedReplyError) else None,
+            script_error=self.key.hidden_in(answer.message) if isinstance(answer, ScriptedReplyError) else None,
             spoiled=_spoiled(answer, sent),
             takes_s=sent.delay_s + sent.chunk_delay_s * len(sent.events or ()),
         )

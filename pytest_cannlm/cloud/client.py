@@ -109,7 +109,8 @@ class CloudModel:
 
         failure: CloudError
         answered: Future[CloudAnswer] = Future()
-        # A thread, because nothing else ends in time whatever stage it is in: a look-up of a name, headers that drip.
+        # A thread, because nothing else is in time at every stage: a look-up of a name, headers that drip. One that is
+        # late ends by itself, as soon as its connection is silent for that time or shows a piece of the body.
         threading.Thread(target=self._answer_into, args=(answered, prompt), name="cloud answer", daemon=True).start()
         try:
             return answered.result(self.timeout_s)

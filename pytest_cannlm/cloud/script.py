@@ -16,8 +16,8 @@ DEFAULT_REPLY = "This is the cloud's answer."
 class CloudRequest:
     """One request that reached the endpoint.
 
-    No part of it holds the endpoint's key: neither plain nor quoted for a URL, in hexadecimal, in base64 or with JSON's
-    escapes. A key that the client changed in another way is not noticed.
+    No part of what came holds the endpoint's key: neither plain nor quoted for a URL, in hexadecimal, in base64 or with
+    JSON's escapes. A key that the client changed in another way is not noticed.
     """
 
     method: str

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -122,6 +123,8 @@ class Trial:
                 "the test has been judged, so what this run of the app does would not count",
                 remedy="Call cloud_llm.run_app() in the test's body or in a fixture before its yield",
             )
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+            raise UsageError("run_app takes a time limit", field="timeout", found=repr(timeout), expected="seconds > 0")
         app = self.marker.app
         if app is None:
             app, arguments = DEFAULT_APP, arguments or (STANDARD_PROMPTS[0],)

@@ -180,17 +180,19 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, Any, Any]:
     config = session.config
     if HARNESS in config.stash:
         config.stash[HARNESS].close()
-    if CLOUD in config.stash:
-        config.stash[CLOUD].close()
-    records = config.stash[RECORDS]
-    if not records.data and not records.problems and not options.anything_given(config):
-        return (yield)
-    from pytest_cannlm.plugin import recording
+    try:
+        records = config.stash[RECORDS]
+        if not records.data and not records.problems and not options.anything_given(config):
+            return (yield)
+        from pytest_cannlm.plugin import recording
 
-    recording.write_reports(session)
-    result = yield
-    recording.write_last_line(config)
-    return result
+        recording.write_reports(session)
+        result = yield
+        recording.write_last_line(config)
+        return result
+    finally:  # last, because it warns of a callable that does not return, and a warning can be an error
+        if CLOUD in config.stash:
+            config.stash[CLOUD].close()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -27,6 +27,10 @@ BODIES = {
     "lists": "good(); list(PACKAGE.iterdir())",
     "the manifest": "good(); (PACKAGE.parent / 'manifest.json').read_bytes()",
     "never asks": "print('no need')",
+    "another address": (
+        "import dataclasses, re; address = re.sub('/run-[0-9a-f]+', '', CLOUD.base_url); "
+        "dataclasses.replace(CLOUD, base_url=address).ask('Hello')"
+    ),
     "wrong key": "import dataclasses; dataclasses.replace(CLOUD, key='sk-other').ask('Hello')",
     "fails": "good(); print('last words', file=sys.stderr); sys.exit(3)",
     "hangs": "good(); print('still here', flush=True); import time; time.sleep(60)",
@@ -119,6 +123,7 @@ WRONG = {
     "lists": "package_unopened: fail: the app opened the package on Kirin9020: package",
     "the manifest": "package_unopened: fail: the app opened the package on Kirin9020: manifest.json",
     "never asks": "cloud_reached: fail: no request reached the endpoint",
+    "another address": "cloud_reached: fail: no request reached the endpoint",
     "wrong key": "cloud_reached: fail: the endpoint refused what the app asked: HTTP 401",
     "fails": "app_ended: fail: the app ended with status 3 and wrote",
     "hangs": "app_ended: fail: the app did not end within its time*",
@@ -465,6 +470,14 @@ def test_an_app_that_cannot_be_started(npu_tests, pytester, body):
     assert record_of(pytester)["error"]["found"] == "no-such-program"
 
 
+@pytest.mark.parametrize("timeout", ["-1", "0", "float('nan')", "float('inf')", "'1'", "True"])
+def test_a_time_limit_that_is_none(npu_tests, pytester, timeout):
+    npu_tests(NPU + FALLS.format("") + f"def test_it(npu, cloud_llm):\n    cloud_llm.run_app(timeout={timeout})\n")
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*UsageError: run_app takes a time limit (field: timeout; found: *"])
+
+
 BROKEN = {
     "raises": ("lambda request: request.text[-1]", "The scripted reply raised AttributeError: *'text'*"),
     "makes no text": ("lambda request: 3", "The scripted reply made no text but int*"),
@@ -480,6 +493,86 @@ def test_a_broken_script_is_the_test_s_mistake(falling, pytester, name, run):
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([f"*UsageError: the test's own script failed, and not the app: {said}"])
     assert "the endpoint refused" not in result.stdout.str().partition("short test summary")[2]
+
+
+VERDICTS = {
+    "asserts": ("    assert request.texts == ('Good-bye',)\n", "*assert ('Hello',) == ('Good-bye',)"),
+    "fails": ("    pytest.fail('another prompt')\n", "*Failed: another prompt"),
+}
+
+
+@pytest.mark.parametrize("run", ["...", "cloud_llm.run_app()"], ids=["after the body", "in the body"])
+@pytest.mark.parametrize("name", VERDICTS)
+def test_what_a_reply_asserts_fails_the_test(npu_tests, pytester, name, run):
+    does, said = VERDICTS[name]
+    pytester.makefile(".py", my_app=f"{APP}\nimport contextlib\nwith contextlib.suppress(Exception):\n    good()\n")
+    npu_tests(
+        f"def reply(request):\n{does}"
+        + NPU
+        + FALLS.format(", app=['python', 'my_app.py']")
+        + f"def test_it(npu, cloud_llm):\n    cloud_llm.reply(reply)\n    {run}\n"
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([said])
+    assert "backend.py" not in result.stdout.str()
+
+
+def test_what_a_reply_asserts_fails_a_test_without_a_marker_too(npu_tests, pytester):
+    npu_tests(
+        "import contextlib\n"
+        "from pytest_cannlm.fallback import CloudModel\n"
+        "def test_it(cloud_llm):\n"
+        "    def reply(request):\n"
+        "        assert request.texts == ('Good-bye',)\n"
+        "    cloud_llm.reply(reply)\n"
+        "    with contextlib.suppress(Exception):\n"
+        "        CloudModel.from_environment(cloud_llm.environment()).ask('Hello')\n"
+        "def test_next(cloud_llm): ...\n"
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["*assert ('Hello',) == ('Good-bye',)*"])
+
+
+LATE = """
+import os, pathlib, threading, time
+from pytest_cannlm.fallback import CloudModel
+
+def asks_again():
+    cloud = CloudModel.from_environment(os.environ)
+    cloud.ask("Hello")
+
+    def late():
+        while not pathlib.Path("next").exists():
+            time.sleep(0.01)
+        try:
+            cloud.ask("Hello")
+        except Exception as error:
+            pathlib.Path("refused").write_text(str(error))
+    threading.Thread(target=late, daemon=True).start()
+
+def never_asks():
+    pathlib.Path("next").touch()
+    while not pathlib.Path("refused").exists():
+        time.sleep(0.01)
+"""
+
+
+def test_a_late_request_of_one_test_does_not_make_the_next_one_pass(npu_tests, pytester):
+    npu_tests(
+        LATE
+        + NPU
+        + FALLS.format(", app=asks_again")
+        + "def test_one(npu): ...\n"
+        + NPU
+        + FALLS.format(", app=never_asks")
+        + "def test_two(npu): ...\n"
+    )
+    result = pytester.runpytest("-rA")
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["*cloud_reached: fail: no request reached the endpoint*", "FAILED *test_two*"])
+    assert "HTTP 404" in pytester.path.joinpath("refused").read_text()
 
 
 RETRIES = """

@@ -4,6 +4,7 @@ import base64
 import http.client
 import json
 import socket
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -11,6 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
+from pytest_cannlm.cloud import server
 from pytest_cannlm.cloud.answers import pieces_of
 from pytest_cannlm.cloud.endpoint import CloudEndpoint
 from pytest_cannlm.cloud.script import Script
@@ -103,6 +105,42 @@ def test_completions(call):
 
 def test_models(call):
     assert call("/v1/models", method="GET")[1]["data"][0]["id"] == "cloud-test-model"
+    status, model = call("/v1/models/cloud-test%2Dmodel", method="GET")
+    assert (status, model["id"], model["object"]) == (200, "cloud-test-model", "model")
+    status, answer = call("/v1/models/another", method="GET")
+    assert (status, answer["error"]["code"]) == (404, "model_not_found")
+
+
+def test_what_steers_or_asks_for_nothing_else_is_accepted(call):
+    steering = {"temperature": 0, "top_p": 1.0, "seed": 3, "user": "me", "logit_bias": {}, "presence_penalty": -2}
+    plain = {"n": 1, "tools": [], "logprobs": False, "response_format": {"type": "text"}, "modalities": ["text"]}
+    null = dict.fromkeys(["stop", "stream", "stream_options", "temperature", "audio", "max_tokens"])
+    for more in (steering, plain, null):
+        assert call(CHAT, asking(**more))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("stop", "text"),
+    [
+        ("three", "One two "),
+        (["four", " t"], "One"),
+        ("One", ""),
+        ("five", "One two three four"),
+        (["two", "e t"], "On"),
+    ],
+)
+def test_stop_texts_end_an_answer(cloud, call, stop, text):
+    cloud.reply("One two three four")
+    (choice,) = call(CHAT, asking(stop=stop))[1]["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (text, "stop")
+    events = call.events(asking(stop=stop))
+    assert "".join(event["choices"][0]["delta"].get("content", "") for event in events) == text
+
+
+def test_a_limit_that_is_reached_before_a_stop_text_ends_by_length(cloud, call):
+    cloud.reply("One two three four")
+    (choice,) = call(CHAT, asking(stop="four", max_tokens=2))[1]["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("One two", "length")
 
 
 @pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
@@ -173,6 +211,19 @@ WRONG = {
     "tools": (asking(tools=[{}]), 400, "tools"),
     "a form": (asking(response_format={"type": "json_object"}), 400, "response_format"),
     "stream is text": (asking(stream="yes"), 400, "stream"),
+    "no stream at all": (asking(stream=""), 400, "stream"),
+    "hot": (asking(temperature="hot"), 400, "temperature"),
+    "too hot": (asking(temperature=2.5), 400, "temperature"),
+    "no number": (asking(top_p=float("nan")), 400, "top_p"),
+    "seed is true": (asking(seed=True), 400, "seed"),
+    "nine stops": (asking(stop=["x"] * 9), 400, "stop"),
+    "no stops": (asking(stop=[]), 400, "stop"),
+    "an empty stop": (asking(stop=""), 400, "stop"),
+    "a stop that is a number": (asking(stop=[3]), 400, "stop"),
+    "a name that nobody knows": (asking(top_k=3), 400, "top_k"),
+    "a prompt in a chat": (asking(prompt="x"), 400, "prompt"),
+    "no log probabilities": (asking(logprobs=0), 400, "logprobs"),
+    "a choice of tools": (asking(tool_choice="auto"), 400, "tool_choice"),
     "options of no stream": (asking(stream_options={"include_usage": True}), 400, "stream_options"),
     "deep": (b"[" * 100_000, 400, None),
 }
@@ -258,14 +309,110 @@ def test_a_cut_answer_is_half(cloud, call):
         call.send(CHAT, asking()).read()
 
 
-def test_a_reply_that_fails_is_an_answer(cloud, call):
-    cloud.reply(lambda request: {}["no"])
+def _asserts(request):
+    assert request.texts == ("Good-bye",), "another prompt"
+
+
+REPLIES = {
+    "fails": (lambda request: {}["no"], UsageError, "raised KeyError: 'no'"),
+    "makes no text": (lambda request: 3, UsageError, "made no text but int"),
+    "asserts": (_asserts, AssertionError, "another prompt"),
+    "ends the test": (lambda request: pytest.fail("enough"), pytest.fail.Exception, "enough"),
+    "exits": (lambda request: sys.exit(3), SystemExit, "3"),
+}
+
+
+@pytest.mark.parametrize("name", REPLIES)
+def test_a_reply_that_fails_is_an_answer_and_is_told_to_the_test(cloud, call, name):
+    reply, error, said = REPLIES[name]
+    cloud.reply(reply)
     status, answer = call(CHAT, asking())
-    assert status == 500
-    assert "KeyError" in answer["error"]["message"]
-    assert "KeyError" in cloud.requests[-1].script_error
-    cloud.reply(lambda request: 3)
-    assert call(CHAT, asking())[0] == 500
+    assert (status, answer["error"]["type"]) == (500, "server_error")
+    assert said in answer["error"]["message"]
+    (request,) = cloud.requests
+    assert (request.status, request.spoiled, request.is_right) == (500, "failed", True)
+    assert said in request.script_error
+    with pytest.raises(error, match=said):
+        cloud.raise_script_error()
+    cloud.raise_script_error()  # told once
+
+
+def test_a_failure_that_was_not_told_is_forgotten_with_its_test(cloud, call):
+    cloud.reply(_asserts)
+    call(CHAT, asking())
+    cloud.reset()
+    cloud.raise_script_error()
+
+
+def test_a_request_is_remembered_when_it_comes_and_not_in_the_next_test(cloud):
+    came, answers = threading.Event(), threading.Event()
+
+    def reply(request):
+        came.set()
+        assert answers.wait(10)
+        return "too late"
+
+    cloud.reply(reply)
+    caller = Caller(cloud)
+    caller.connection.request("POST", CHAT, json.dumps(asking()), headers={"Authorization": f"Bearer {cloud.api_key}"})
+    assert came.wait(5)
+    (request,) = cloud.requests
+    assert (request.status, request.answer, request.is_right) == (None, None, True)
+    assert request.texts == ("Why is the sky blue?",)
+    cloud.reset()
+    answers.set()
+    assert caller.connection.getresponse().status == 200
+    caller.connection.close()
+    assert cloud.requests == ()
+
+
+def test_every_run_of_an_app_has_an_address_of_its_own(cloud, call):
+    def path_of(run):
+        return run.environment()["OPENAI_BASE_URL"].partition(f":{cloud._server.port}")[2] + "/chat/completions"
+
+    with cloud.run() as first, cloud.run() as second:
+        assert {**first.environment(), "OPENAI_BASE_URL": cloud.base_url} == cloud.environment()
+        assert call(path_of(first), asking("one"))[0] == 200
+        call(path_of(second), asking("two"), key="sk-other")
+        call(CHAT, asking("three"))
+    assert [request.texts for request in first.requests] == [("one",)]
+    assert [(request.texts, request.status) for request in second.requests] == [(("two",), 401)]
+    assert [request.texts for request in cloud.requests] == [("one",), ("two",), ("three",)]
+    assert {request.path for request in cloud.requests} == {CHAT}
+
+
+def test_what_comes_after_the_end_of_a_run_is_refused_and_remembered_nowhere(cloud, call):
+    with cloud.run() as run:
+        path = run.environment()["OPENAI_BASE_URL"].partition(f":{cloud._server.port}")[2] + "/chat/completions"
+    cloud.reset()
+    cloud.reply("once", times=1)
+    status, answer = call(path, asking())
+    assert (status, answer["error"]["code"]) == (404, "run_ended")
+    assert (cloud.requests, run.requests) == ((), ())
+    assert cloud.script.reply == "once", "no script is used up"
+    assert call(CHAT, asking())[0] == 200, "the connection is still good"
+
+
+def test_closing_does_not_wait_for_a_reply_that_never_comes(monkeypatch):
+    monkeypatch.setattr(server, "_END_S", 0.2)
+    came, answers, before = threading.Event(), threading.Event(), set(threading.enumerate())
+
+    def endless_reply(request):
+        came.set()
+        answers.wait(30)
+        return "never"
+
+    cloud = CloudEndpoint()
+    cloud.reply(endless_reply)
+    caller = Caller(cloud)
+    caller.connection.request("POST", CHAT, json.dumps(asking()), headers={"Authorization": f"Bearer {cloud.api_key}"})
+    assert came.wait(5)
+    with pytest.warns(UserWarning, match=r"endless_reply \(.*test_cloud_endpoint\.py:\d+\) is still making an answer"):
+        cloud.close()
+    answers.set()
+    caller.connection.close()
+    for left_behind in set(threading.enumerate()) - before:
+        left_behind.join(5)
 
 
 @pytest.mark.parametrize(
@@ -295,9 +442,70 @@ def test_what_is_no_http_gets_json_all_the_same(cloud, data):
 def test_sizes_are_bounded(cloud):
     head = f"POST {CHAT} HTTP/1.1\r\nContent-Length: {LARGEST_BODY + 1}\r\n\r\n"
     assert raw(cloud, head.encode()).startswith(b"HTTP/1.1 413 ")
-    assert raw(cloud, f"POST {CHAT} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode()).startswith(
-        b"HTTP/1.1 411"
-    )
+    head = f"POST {CHAT} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n{LARGEST_BODY:x}\r\n"
+    assert raw(cloud, head.encode()).startswith(b"HTTP/1.1 413 ")
+
+
+LENGTHS = {
+    "two": b"Content-Length: 3\r\nContent-Length: 30\r\n",
+    "twice the same": b"Content-Length: 3\r\nContent-Length: 3\r\n",
+    "a list": b"Content-Length: 3, 3\r\n",
+    "both": b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n",
+    "another coding": b"Transfer-Encoding: gzip\r\n",
+    "two codings": b"Transfer-Encoding: gzip, chunked\r\n",
+    "none": b"",
+    "behind what is no header": b"hello there\r\nContent-Length: 3\r\n",
+    "a chunk without a size": b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
+    "a chunk below nothing": b"Transfer-Encoding: chunked\r\n\r\n-1\r\n",
+    "a chunk that is longer": b"Transfer-Encoding: chunked\r\n\r\n1\r\n{}\r\n0\r\n",
+    "endless trailers": b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"a: b\r\n" * 200,
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_no_byte_of_a_body_becomes_a_request(cloud, name):
+    smuggled = b"GET /v1/models HTTP/1.1\r\n\r\n"
+    received = raw(cloud, f"POST {CHAT} HTTP/1.1\r\n".encode() + LENGTHS[name] + b"\r\n" + smuggled)
+    assert received.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 411 "))
+    assert received.count(b"HTTP/1.1 ") == 1
+    assert b"Connection: close" in received
+    assert [request.path for request in cloud.requests] == [CHAT]
+
+
+def test_a_header_without_a_name_hides_no_length(cloud):
+    smuggled = b"GET /v1/models HTTP/1.1\r\n\r\n"
+    head = f"GET /v1/models HTTP/1.1\r\nhello there\r\nContent-Length: {len(smuggled)}\r\n\r\n"
+    assert raw(cloud, head.encode() + smuggled).startswith(b"HTTP/1.1 400 ")
+    assert len(cloud.requests) == 1
+
+
+def test_a_body_in_chunks(cloud, call):
+    parts = iter([b'{"model": "cloud-test-model", ', b'"messages": [{"role": "user", "content": "In parts"}]}'])
+    headers = {"Authorization": f"Bearer {cloud.api_key}"}
+    call.connection.request("POST", CHAT, parts, headers, encode_chunked=True)
+    assert json.loads(call.connection.getresponse().read())["object"] == "chat.completion"
+    assert cloud.requests[0].texts == ("In parts",)
+    assert call(CHAT, asking())[0] == 200, "the connection is still good"
+
+
+def test_trailers_are_read(cloud):
+    body = json.dumps(asking()).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nAuthorization: bearer {cloud.api_key}\r\nTransfer-Encoding: Chunked\r\n\r\n"
+    received = raw(cloud, head.encode() + b"%x;a=b\r\n%s\r\n0\r\nSum: 1\r\n\r\n" % (len(body), body))
+    assert received.startswith(b"HTTP/1.1 200 ")
+
+
+def test_clients_that_come_at_once_wait_in_line(cloud, monkeypatch):
+    busy, process = threading.Event(), cloud._server.process_request
+    monkeypatch.setattr(cloud._server, "process_request", lambda *client: busy.wait(10) and process(*client))
+    connections = []
+    try:
+        for _ in range(40):
+            connections.append(socket.create_connection(("127.0.0.1", cloud._server.port), timeout=2))
+    finally:
+        busy.set()
+        for connection in connections:
+            connection.close()
 
 
 def test_a_client_that_leaves_is_no_trouble(cloud, call):
@@ -326,6 +534,33 @@ def test_requests_are_remembered_without_the_key(cloud, call):
     shown = repr(cloud.requests) + repr(cloud)
     assert key not in shown
     assert "sk-real-one" not in shown
+
+
+def test_the_key_is_found_however_it_came(cloud, call):
+    key = str(cloud.api_key)
+    quoted = "".join(f"%{letter:02x}" for letter in key.encode())
+    escaped = "".join(f"\\u{ord(letter):04x}" for letter in key)
+    known = {"X-" + key.title(): "a name", "X-Note": base64.b64encode(f"me:{key}".encode()).decode()}
+    call(f"/v1/{quoted}?key={quoted}", b"{}", headers=known)
+    call(CHAT, f'{{"{escaped}": ["{escaped}"], "messages": [{{"role": "user", "content": "{escaped}"}}]}}'.encode())
+    raw(cloud, f"{key} /{key} HTTP/1.1\r\n\r\n".encode())
+    raw(cloud, f"{key}\r\n\r\n".encode())
+    cloud.reply(lambda request: {}[key])
+    call(CHAT, asking())
+    path, body, method, line, script = cloud.requests
+    assert path.path == "/v1/***?key=***"
+    assert path.headers["x-***"] == "a name"
+    assert path.headers["x-note"].count("***") == 1
+    assert (body.texts, body.body["***"]) == (("***",), ["***"])
+    assert (method.method, method.path, line.path) == ("***", "/***", "***")
+    assert "***" in script.script_error
+    assert key.lower() not in repr(cloud.requests).lower()
+
+
+def test_a_body_that_is_too_deep_to_be_searched_is_kept_as_text(cloud, call):
+    deep = b"[" * 600 + str(cloud.api_key).encode() + b"]" * 600
+    call(CHAT, deep.replace(str(cloud.api_key).encode(), b'"' + str(cloud.api_key).encode() + b'"'))
+    assert str(cloud.api_key) not in repr(cloud.requests[0].body)
 
 
 def test_a_script_may_hold_for_the_next_requests_only(cloud, call):
@@ -406,7 +641,11 @@ def test_reset_forgets_everything(cloud, call):
         lambda cloud: cloud.slow(-1),
         lambda cloud: cloud.slow("x"),
         lambda cloud: cloud.slow(1, per_chunk=float("nan")),
+        lambda cloud: cloud.slow("1"),
+        lambda cloud: cloud.slow(float("inf")),
         lambda cloud: cloud.answer_as(""),
+        lambda cloud: cloud.answer_as(None),
+        lambda cloud: cloud.answer_as(5),
         lambda cloud: cloud.fail(500, times=0),
         lambda cloud: cloud.reply("a", times=True),
         lambda cloud: cloud.cut(times=10**9),

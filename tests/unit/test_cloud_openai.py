@@ -42,6 +42,14 @@ def test_stream(cloud, client):
 def test_completions_and_models(cloud, client):
     assert client.completions.create(model=cloud.model, prompt="x").choices[0].text.startswith("This")
     assert [model.id for model in client.models.list()] == [cloud.model]
+    assert client.models.retrieve(cloud.model).id == cloud.model
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("another")
+
+
+def test_stop(cloud, client):
+    answer = client.chat.completions.create(model=cloud.model, messages=HELLO, stop=["cloud"], temperature=0.5)
+    assert answer.choices[0].message.content == "This is the "
 
 
 @pytest.mark.parametrize(

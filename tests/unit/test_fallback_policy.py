@@ -1,12 +1,16 @@
 """The policy: every way in which the NPU and the cloud can fail, with the cloud allowed and not."""
 
 import logging
+import socket
+import threading
+import time
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import httpx
 import pytest
 
+from pytest_cannlm.cloud import client
 from pytest_cannlm.cloud.endpoint import CloudEndpoint
 from pytest_cannlm.errors import (
     BothWaysFailed,
@@ -118,6 +122,31 @@ def test_a_wrong_request_goes_nowhere_else(cloud):
     assert cloud.requests == ()
 
 
+def test_an_answer_that_is_there_is_no_reason_to_ask_the_cloud(cloud):
+    class Shy(ScriptedNpu):
+        @property
+        def served_by(self):
+            raise AttributeError("not yet")
+
+    with pytest.raises(EngineError, match="answered, and does not say who did: AttributeError: not yet"):
+        policy(Shy("It is."), cloud).ask(PROMPT)
+    assert cloud.requests == ()
+
+
+def test_a_cloud_that_cannot_be_made_keeps_the_npu_s_reason_and_its_own_text(cloud):
+    def no_vault():
+        raise RuntimeError(f"no vault for {cloud.api_key}")
+
+    for made in (no_vault, model_at(cloud)):  # the second is no callable
+        app = Fallback(npu=ScriptedNpu(error=REFUSED), cloud=made, detect=lambda: Detected("KirinX90", "a test"))
+        with pytest.raises(
+            BothWaysFailed, match=r"another CANN.*the cloud cannot be asked: (Runtime|Type)Error"
+        ) as raised:
+            app.ask(PROMPT)
+        assert raised.value.npu is REFUSED
+        assert str(cloud.api_key) not in "".join(traceback.format_exception(raised.value))
+
+
 def test_ctrl_c_is_no_reason_to_fall_back(cloud):
     with pytest.raises(KeyboardInterrupt):
         policy(ScriptedNpu(error=KeyboardInterrupt()), cloud).ask(PROMPT)
@@ -163,6 +192,61 @@ def test_both_errors_are_shown_and_the_key_is_not(cloud, name):
     assert str(facts.get("key", cloud.api_key)) not in shown + str(error) + repr(error) + repr(error.as_dict())
 
 
+@contextmanager
+def dripping(head, drop):
+    """The port of an endpoint that never comes to an end."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def drip():
+            connection, _ = listening.accept()
+            with connection, suppress(OSError):
+                connection.recv(65536)
+                connection.sendall(head)
+                for _ in range(60):
+                    connection.sendall(drop)
+                    time.sleep(0.05)
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        yield listening.getsockname()[1]
+        thread.join()
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+DRIPS = {
+    "no end of a line": (OK + b"\r\n", b"x"),
+    "comments": (OK + b"\r\n", b": ping\n"),
+    "headers": (OK, b"a: b\r\n"),
+    "an error": (b"HTTP/1.1 500 Oh\r\n\r\n", b"x"),
+}
+
+
+@pytest.mark.parametrize("name", DRIPS)
+def test_the_time_limit_holds_for_the_whole_answer(name):
+    with dripping(*DRIPS[name]) as port:
+        model = CloudModel(base_url=f"http://127.0.0.1:{port}/v1", key=Secret("k"), model="m", timeout_s=0.3)
+        started = time.monotonic()
+        with pytest.raises(CloudError) as raised:
+            model.ask(PROMPT)
+        assert raised.value.code == "CLOUD_TIMEOUT"
+        assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize(
+    ("head", "code"), [(OK, "CLOUD_CUT"), (b"HTTP/1.1 503 Busy\r\n", "CLOUD_FAILED")], ids=["answer", "error"]
+)
+def test_the_size_of_an_answer_is_limited(monkeypatch, head, code):
+    monkeypatch.setattr(client, "_LARGEST_ANSWER", 100_000)
+    with dripping(head + b"\r\n", b"x" * 10_000) as port:
+        model = CloudModel(base_url=f"http://127.0.0.1:{port}/v1", key=Secret("k"), model="m", timeout_s=20)
+        started = time.monotonic()
+        with pytest.raises(CloudError) as raised:
+            model.ask(PROMPT)
+        assert time.monotonic() - started < 2, "the rest is not waited for"
+        assert raised.value.code == code
+        assert len(str(raised.value)) < 1000
+
+
 def test_a_dated_snapshot_is_the_model_that_was_asked_for(cloud):
     cloud.answer_as("cloud-test-model-2026-11-30")
     assert policy(ScriptedNpu(error=REFUSED), cloud).ask(PROMPT).model == "cloud-test-model-2026-11-30"
@@ -185,12 +269,37 @@ def test_a_proxy_never_sees_the_loopback_interface(cloud, monkeypatch):
 def test_the_key_is_not_shown_by_what_holds_it():
     model = CloudModel(base_url="https://user:pw@example.org/v1", key=Secret("sk-1"), model="m")
     assert "sk-1" not in repr(model)
-    assert model.host == "example.org"
+    assert (model.host, "pw" in repr(model)) == ("example.org", False)
+    assert "example.org" in repr(model)
     plain = CloudModel(base_url="https://example.org/v1", key="sk-1", model="m")
     assert "sk-1" not in repr(plain)
 
 
-@pytest.mark.parametrize("url", ["", "example.org/v1", "ftp://example.org", "http://"])
+@pytest.mark.parametrize("name", ["401", "wrong key", "another model", "cut", "trickling", "nobody there"])
+def test_no_frame_that_holds_the_key_is_part_of_the_traceback(cloud, name):
+    script, facts, code, _ = CLOUD_FAILS[name]
+    script(cloud)
+    with pytest.raises(CloudError) as raised:
+        model_at(cloud, **facts).ask(PROMPT)
+    assert raised.value.code == code
+    frames = [frame.f_code.co_name for frame, _ in traceback.walk_tb(raised.value.__traceback__)]
+    assert frames == ["test_no_frame_that_holds_the_key_is_part_of_the_traceback", "ask"]
+    assert (raised.value.__cause__, raised.value.__suppress_context__) == (None, True)
+
+
+@pytest.mark.parametrize("host", ["example.org", "192.168.1.2:8000", "127.0.0.1.example.org", "localhost.example.org"])
+def test_the_key_goes_to_another_machine_by_https_only(host):
+    with pytest.raises(UsageError, match="in the clear"):
+        CloudModel(base_url=f"http://me:secret@{host}/v1", key=Secret("k"), model="m")
+    assert CloudModel(base_url=f"https://{host}/v1", key=Secret("k"), model="m").host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9:80", "localhost:8000", "[::1]:8000"])
+def test_the_loopback_interface_needs_no_https(host):
+    assert CloudModel(base_url=f"http://{host}/v1", key=Secret("k"), model="m").host == host
+
+
+@pytest.mark.parametrize("url", ["", "example.org/v1", "ftp://example.org", "http://", "http://[", "https://x:port"])
 def test_a_url_that_is_none(url):
     with pytest.raises(UsageError, match="base URL"):
         CloudModel(base_url=url, key=Secret("k"), model="m")
