@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pytest_cannlm.errors import UsageError
 
@@ -20,8 +20,7 @@ OptionKind = Literal["words", "flag", "path", "choice"]
 DEFAULT_SOURCE = "default"
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """One setting: ``--npu-x`` on the command line, ``npu_x`` in pytest's ini, ``CANNLM_X`` outside, ``x`` in TOML."""
 
     key: str

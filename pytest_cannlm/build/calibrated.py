@@ -71,7 +71,9 @@ class CalibratedWeights:
         self._rescale, self._feedback = rescale, feedback
         self._layers = decoder.layers(config)
         self._stream = list(windows)
-        self._runner = LayerRunner(config, positions=max(map(len, windows)), final_norm=read(FINAL_NORM))
+        self._runner = LayerRunner(
+            config, positions=max(map(len, windows)), final_norm=require_finite(FINAL_NORM, read(FINAL_NORM))
+        )
         self._roundings: dict[str, Rounding] = {}
 
     def rounding(self, matrix: Matrix) -> Rounding:

@@ -27,6 +27,11 @@ def calibration_sha256(file: Path | None) -> str:
             raise _unreadable(file or bundled, error) from error
 
 
+def holds_json_lines(file: Path | None) -> bool:
+    """Whether the text is read as JSON lines: its name decides, so equal bytes may be two different texts."""
+    return file is not None and file.suffix == ".jsonl"
+
+
 def calibration_windows(file: Path | None, tokenizer: Tokenizer, *, length: int = WINDOW) -> list[list[int]]:
     """Windows of token ids from ``file``, or from the bundled text: prose, code, tables and chats in some languages.
 
@@ -66,15 +71,15 @@ def _texts(file: Path | None, tokenizer: Tokenizer) -> Iterator[str]:
         yield _bundled().read_text(encoding="utf-8")
         return
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadInputError("the calibration text is not UTF-8", file=file, found=f"byte {error.start}") from error
     except OSError as error:
         raise _unreadable(file, error) from error
-    if file.suffix != ".jsonl":
+    if not holds_json_lines(file):
         yield text
         return
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             yield _text_of(line, tokenizer, file=file, number=number)
 
@@ -82,7 +87,8 @@ def _texts(file: Path | None, tokenizer: Tokenizer) -> Iterator[str]:
 def _text_of(line: str, tokenizer: Tokenizer, *, file: Path, number: int) -> str:
     try:
         entry = json.loads(line)
-    except ValueError:
+        json.dumps(entry, ensure_ascii=False).encode()  # half a surrogate pair is JSON, but no text
+    except (ValueError, RecursionError):
         entry = None
     text = entry.get("text") if isinstance(entry, dict) else None
     messages = entry.get("messages") if isinstance(entry, dict) else None

@@ -140,6 +140,8 @@ def write_weights(
     """
     matrices = decoder.matrices(config)
     total = sum(rows_of(part) for matrix in matrices for part in matrix.parts)
+    for name in decoder.vectors(config):  # a damaged one must not cost the work on the matrices, which may change them
+        require_finite(name, read(name))
     stored: dict[str, StoredMatrix] = {}
     vectors: dict[str, Stored] = {}
     with (
@@ -244,7 +246,7 @@ def require_finite(tensor: str, values: Float32) -> Float32:
 
 def _vectors(config: DecoderConfig, read: RowSource, positions: int) -> Iterator[tuple[str, Float32]]:
     for name in decoder.vectors(config):
-        yield name, read(name)
+        yield name, require_finite(name, read(name))
     yield from runtime_form.rotary_vectors(config, positions).items()
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_cannlm.build.calibration import calibration_sha256
+from pytest_cannlm.build.calibration import calibration_sha256, holds_json_lines
 from pytest_cannlm.build.schemes import GROUP_SIZES, scheme_named
 from pytest_cannlm.compat import chips, versions
 from pytest_cannlm.compat.engine import PREFILL_POSITIONS, context_problem
@@ -158,7 +158,11 @@ class Recipe:
         """What else determines the weights where a text has a part in them."""
         if not self.calibrates:
             return {}
-        return {"calibration": calibration_sha256(self.calibration), "keep_8bit": self.keep_8bit}
+        return {
+            "calibration": calibration_sha256(self.calibration),
+            "calibration_json_lines": holds_json_lines(self.calibration),
+            "keep_8bit": self.keep_8bit,
+        }
 
 
 def _unknown(field: str, found: object, known: tuple[object, ...]) -> UsageError:

@@ -18,7 +18,7 @@ from pytest_cannlm.build import decoder
 from pytest_cannlm.build.ahead import WORKERS, in_order
 from pytest_cannlm.build.decoder import FINAL_NORM
 from pytest_cannlm.build.layerwise import LayerRunner, layer_weights
-from pytest_cannlm.build.quantize import Formats, RowSource
+from pytest_cannlm.build.quantize import Formats, RowSource, require_finite
 from pytest_cannlm.build.schemes import Float32
 from pytest_cannlm.models.config import DecoderConfig
 from pytest_cannlm.models.tensors import expected_shapes
@@ -52,7 +52,7 @@ def measure_sensitivity(
     """
     layers = list(decoder.layers(config))
     texts = [window[:_POSITIONS] for window in windows[:: -(-len(windows) // _WINDOWS)]]
-    runner = LayerRunner(config, positions=_POSITIONS, final_norm=read(FINAL_NORM))
+    runner = LayerRunner(config, positions=_POSITIONS, final_norm=require_finite(FINAL_NORM, read(FINAL_NORM)))
     names = [""]  # the first variant is the model as it is
     streams = [texts]
     with ThreadPoolExecutor(WORKERS) as pool, progress.task(label, total=len(layers), unit="layers") as task:

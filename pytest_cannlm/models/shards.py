@@ -73,6 +73,7 @@ def find_tensors(folder: Path) -> dict[str, StoredTensor]:
     Raises one ``BadInputError`` that lists every problem: missing, damaged or foreign shards, tensors that the index
     promises and the shard lacks, tensors stored twice, a wrong total size, number formats that cannot be read.
     """
+    _refuse_two_sets(folder)
     problems: list[str] = []
     index = folder / INDEX
     weight_map, total_size = _read_index(index) if index.is_file() else (None, None)
@@ -103,11 +104,27 @@ def find_tensors(folder: Path) -> dict[str, StoredTensor]:
     return found
 
 
+def _refuse_two_sets(folder: Path) -> None:
+    """Of a single file and shards, one is left over from another download, and nothing says which."""
+    shards = sorted(file.name for file in folder.glob("model-*-of-*.safetensors"))
+    if shards and (folder / SINGLE).is_file():
+        raise BadInputError(
+            "the folder holds the weights twice: in a single file and in shards",
+            file=folder,
+            found=f"{SINGLE} and {shorten(shards)}",
+            remedy="Remove the ones that do not belong to this model",
+        )
+
+
 def _read_index(index: Path) -> tuple[dict[str, str], Any]:
     data = read_json(index)
     weight_map = data.get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise BadInputError("the index has no map from tensors to files", file=index, field="weight_map")
+    if not weight_map:
+        raise BadInputError(
+            "the index lists no tensor", file=index, field="weight_map", remedy=f"Download {INDEX} again"
+        )
     for name in set(weight_map.values()):
         if Path(name).name != name:
             raise BadInputError("the index names a file outside the folder", file=index, field="weight_map", found=name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,8 +115,8 @@ class LoadedPackage:
 
     @property
     def file_bytes(self) -> int:
-        """Bytes of all files of the package."""
-        return sum(path.stat().st_size for path in self.folder.iterdir())
+        """Bytes of all files that lie in the package; what a link leads to is not one of them."""
+        return sum(found.st_size for path in self.folder.iterdir() if stat.S_ISREG((found := path.lstat()).st_mode))
 
 
 def read_package(folder: Path) -> LoadedPackage:

@@ -6,6 +6,7 @@ import pytest
 from tiny import tiny_llama
 
 from pytest_cannlm.build.calibration import LEAST_TOKENS, WINDOW, WINDOWS, calibration_sha256, calibration_windows
+from pytest_cannlm.build.recipe import Recipe
 from pytest_cannlm.errors import BadInputError, UsageError
 from pytest_cannlm.models.checkpoint import open_checkpoint
 from pytest_cannlm.models.tokenizer import Tokenizer
@@ -56,7 +57,17 @@ def test_every_window_starts_with_bos_where_the_model_wants_it(tokenizer):
 
 @pytest.mark.parametrize(
     "line",
-    ["not json", "[1, 2]", '{"prompt": "x"}', '{"messages": []}', '{"messages": [{"role": "user"}]}', '{"text": 5}'],
+    [
+        "not json",
+        "[1, 2]",
+        "[" * 100_000,
+        '{"prompt": "x"}',
+        '{"messages": []}',
+        '{"messages": [{"role": "user"}]}',
+        '{"messages": [{"role": "user", "content": "\\ud800"}]}',
+        '{"text": 5}',
+        '{"text": "\\ud800"}',
+    ],
 )
 def test_a_line_that_is_no_text_is_named(tokenizer, tmp_path, line):
     file = tmp_path / "some.jsonl"
@@ -84,3 +95,19 @@ def test_the_identity_is_that_of_the_content(tmp_path):
     assert calibration_sha256(one) == calibration_sha256(two) != calibration_sha256(None)
     with pytest.raises(UsageError, match=r"none\.txt"):
         calibration_sha256(tmp_path / "none.txt")
+
+
+def test_equal_bytes_read_in_two_ways_are_two_texts(tmp_path):
+    plain, lines = tmp_path / "same.txt", tmp_path / "same.jsonl"
+    for file in (plain, lines):
+        file.write_text('{"text": "words"}')
+    one, two = (Recipe("tiny", tiny_llama(), quantizer="gptq", calibration=file) for file in (plain, lines))
+    assert one.facts("quantize") != two.facts("quantize")
+
+
+def test_only_a_line_feed_ends_a_json_line_and_a_byte_order_mark_is_no_text(tokenizer, tmp_path):
+    text = "words\u2028more\u0085words " * 300
+    file = tmp_path / "some.jsonl"
+    file.write_text("\ufeff" + json.dumps({"text": text}, ensure_ascii=False) + "\r\n", encoding="utf-8")
+    ids = [token for window in calibration_windows(file, tokenizer) for token in window]
+    assert ids == tokenizer.encode(text)

@@ -315,6 +315,22 @@ def test_not_finite_weights_stop_the_build_with_their_name(tmp_path):
     assert caught.value.field == tensor
 
 
+def test_a_vector_that_is_not_finite_stops_the_build_before_any_matrix_is_worked_on(tmp_path):
+    worked = []
+
+    def read(name, rows=None):
+        if rows is not None:
+            worked.append(name)
+        return poisoned(name, rows)
+
+    with open_checkpoint(tiny_llama()) as checkpoint:
+        poisoned = Corrupt(checkpoint, "model.norm.weight", lambda values: values * np.nan)
+        with pytest.raises(BuildError, match="NaN") as caught:
+            quantize(tmp_path, read, checkpoint)
+    assert caught.value.field == "model.norm.weight"
+    assert not worked
+
+
 def test_weights_beyond_fp16_are_not_written_as_infinity(tmp_path):
     tensor = "model.layers.0.mlp.down_proj.weight"
     with open_checkpoint(tiny_llama()) as checkpoint, pytest.raises(BuildError, match="65504") as caught:

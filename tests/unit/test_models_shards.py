@@ -170,3 +170,16 @@ def test_an_index_may_not_point_out_of_the_folder(folder, name):
 def test_an_index_without_a_map(folder, data):
     index(folder).write_text(json.dumps(data))
     assert "weight_map" in problems(folder)
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_single_file_beside_shards_is_refused(folder, indexed):
+    (folder / "model.safetensors").write_bytes((tiny_llama() / "model.safetensors").read_bytes())
+    if not indexed:
+        index(folder).unlink()
+    assert "model.safetensors and model-00001-of-00003.safetensors" in problems(folder)
+
+
+def test_an_index_with_an_empty_map(folder):
+    change_index(folder, lambda data: data["weight_map"].clear())
+    assert "the index lists no tensor" in problems(folder)

@@ -151,3 +151,9 @@ def test_a_missing_embedding_file_is_named(copy):
     next(copy.glob("*.embedding_weights")).unlink()
     with pytest.raises(PackageError, match="embedding_weights"):
         read_package(copy)
+
+
+def test_a_link_that_leads_nowhere_is_no_file_of_the_package(copy):
+    before = read_package(copy).file_bytes
+    (copy / "loop").symlink_to("loop")
+    assert read_package(copy).file_bytes == before
