@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,13 +57,24 @@ def run_tool(
     began, clock, stop = time.time(), time.monotonic(), threading.Event()
     try:
         # An interrupt hits the main thread only, between any two instructions of it. So another one owns the process.
-        with log.open("wb") as kept, progress.task(label) as task, ThreadPoolExecutor(1) as owner:
+        with log.open("wb") as kept, progress.task(label) as task:
+            run: Future[int | None] = Future()
+
+            def own() -> None:
+                try:
+                    run.set_result(_run(arguments, folder, environment, kept, stop, time_limit_s))
+                except BaseException as error:
+                    run.set_exception(error)
+
+            owner = threading.Thread(target=own)
             try:
-                run = owner.submit(_run, arguments, folder, environment, kept, stop, time_limit_s)
+                owner.start()
                 _show_lines_until(run, log, label=label, progress=progress)
                 status = run.result()
             finally:
                 stop.set()
+                if owner.ident is not None:  # an interrupt inside of start() leaves open whether it was started
+                    wait([run])
             if status is None:
                 raise EnvironmentFailure(
                     "the tool was ended because it took too long",
@@ -93,6 +104,8 @@ def _run(
     time_limit_s: float,
 ) -> int | None:
     """The program's exit status; None if it was ended. Its output is a file: a pipe would end with its last child."""
+    if stop.is_set():
+        return None
     process = subprocess.Popen(
         [str(argument) for argument in arguments],
         cwd=folder,
