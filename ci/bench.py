@@ -191,7 +191,8 @@ def write_large_package(folder: Path) -> tuple[int, int]:
     vocab, hidden, context, weight_bytes = 151_936, 4096, 2048, 4 << 30
     cache = [TensorIO(f"past_{kind}_in{layer}", "float16", (context, 8, 1, 128))
              for layer in range(36) for kind in ("key", "value")]  # fmt: skip
-    filler = [TensorIO(f"{number:012000d}", "float16", (1, 1)) for number in range(120)]  # long names make it large
+    filler = [TensorIO(f"{number:012000d}", "float16", (1, 1)) for number in range(120)]  # long names make it
+    # large, not many inputs: the device's runtime takes 200 at most, and these are 193
     model = folder / "large.omc"
     write_simulated_omc(
         model, name="large", chip="KirinX90", build_version="6.1.1.0", runtime_graph=b"",

@@ -291,16 +291,21 @@ def _write_json(path: Path, document: Any) -> None:
 
 
 def _copy_to(built: BuiltPackage, out: Path) -> BuiltPackage:
-    """Copy a cached package out; links would let an edit of the copy damage the cache."""
+    """Copy a cached package out; links would let an edit of the copy damage the cache.
+
+    The copy is made beside ``out`` and takes its place when it is whole: what somebody put there meanwhile stays.
+    """
     source = built.manifest.parent
-    # the manifest comes last: a copy that was cut off by a crash has none
-    files = sorted(files_below(source), key=lambda path: path == Path(MANIFEST))
+    out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    unfinished = out.absolute().with_name(f".{out.absolute().name}.{os.getpid()}.unfinished")
     try:
-        for path in files:
-            target = out / path
+        for path in files_below(source):
+            target = unfinished / path
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source / path, target)
-    except BaseException:
-        shutil.rmtree(out, ignore_errors=True)  # it was empty, and a next attempt wants it so
-        raise
+        if out.exists():
+            out.rmdir()
+        unfinished.replace(out)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
     return BuiltPackage(out / PACKAGE_DIR, out / MANIFEST, built.steps)

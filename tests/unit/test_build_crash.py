@@ -107,3 +107,22 @@ def test_a_copy_that_fails_can_be_repeated(tmp_path, monkeypatch):
         build(recipe(), cache=tmp_path / "cache", progress=QUIET, out=out)
     monkeypatch.undo()
     assert build(recipe(), cache=tmp_path / "cache", progress=QUIET, out=out).manifest.is_file()
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["copied", "disk full"])
+def test_what_somebody_puts_into_the_output_during_the_build_stays(tmp_path, monkeypatch, full):
+    out = tmp_path / "out"
+    copy = shutil.copyfile
+
+    def meanwhile(source, target):
+        out.mkdir(exist_ok=True)
+        (out / "notes.txt").write_text("mine")
+        if full:
+            raise OSError(28, "No space left on device")
+        return copy(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", meanwhile)
+    with pytest.raises(OSError, match="No space" if full else "not empty"):
+        build(recipe(), cache=tmp_path / "cache", progress=QUIET, out=out)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["out"]
+    assert [path.name for path in out.iterdir()] == ["notes.txt"]

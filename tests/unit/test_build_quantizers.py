@@ -162,6 +162,16 @@ def test_not_finite_weights_stop_each_quantizer_with_their_name(tmp_path, quanti
     assert caught.value.field == tensor
 
 
+@pytest.mark.parametrize("asked", [{"quantizer": "gptq"}, {"quantizer": "rtn", "keep_8bit": 20}], ids=str)
+def test_a_norm_that_is_not_finite_is_named_and_no_quantizer_blamed(tmp_path, asked):
+    def poison(name, values):
+        return values * np.nan if name == "model.norm.weight" else values
+
+    with pytest.raises(BuildError, match="NaN") as caught:
+        quantized(tmp_path, poison, **asked)
+    assert caught.value.field == "model.norm.weight"
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
